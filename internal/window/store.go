@@ -1,0 +1,246 @@
+// Package window keeps the last minutes of raw series in memory and does the arithmetic of
+// counters and histograms over them.
+//
+// A [Store] takes samples from a source and hands them out by group: one group holds the series of
+// one replica. The functions over samples say what happened in a stretch of time: growth with
+// restarts ([Increase], [Increases]), the last sign of progress ([LastIncrease]), the scrape
+// interval ([Interval]), quantiles and bounds of a histogram ([Quantile], [AtMost]). PromQL is
+// their oracle: the tests run the same samples through Prometheus's own engine. They differ from
+// it where it guesses: nothing is extrapolated to the edges of the window, so a growth is what the
+// samples show, over the span that they show it for.
+//
+// Nothing here reads a clock or does I/O. Times are Unix milliseconds on the source's clock.
+package window
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+)
+
+// What one replica can make us keep is bounded, whatever it exports. An engine exports a few
+// hundred series, and a window at an interval of one second is a few hundred samples.
+const (
+	maxSamples        = 1024
+	maxSeriesPerGroup = 20_000
+)
+
+// Store keeps the last minutes of series, grouped. It is not safe for concurrent use: one
+// goroutine owns it.
+type Store struct {
+	retention int64
+	groupOf   func(labels.Labels) (string, bool)
+
+	// index finds a series by the hash of its labels; series with one hash are chained.
+	index  map[uint64]*Series
+	groups map[string]*group
+
+	series, samples int
+	dropped         uint64
+}
+
+type group struct {
+	series   []*Series
+	unsorted bool
+}
+
+// New returns a store that keeps the samples of the last retention. groupOf names the group of a
+// series when it is first seen; ok=false keeps the series out. It is called again for every sample
+// of a series that is not kept.
+func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok bool)) *Store {
+	return &Store{
+		retention: retention.Milliseconds(),
+		groupOf:   groupOf,
+		index:     map[uint64]*Series{},
+		groups:    map[string]*group{},
+	}
+}
+
+// Append adds a sample. Samples that are not newer than what was last heard of their series are
+// dropped: sources deliver some twice. A stale marker ends the series until a newer sample comes.
+// Any other NaN, and an infinity, is no sample and says nothing: no signal can be made of it, and
+// an engine that goes on exporting it is found out by its age.
+func (s *Store) Append(ls labels.Labels, t int64, v float64) {
+	hash := ls.Hash()
+	series := s.find(hash, ls)
+	if value.IsStaleNaN(v) {
+		if series != nil && t > series.heard {
+			series.heard, series.ended = t, true
+		}
+		return
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return
+	}
+	if series == nil {
+		if series = s.add(hash, ls); series == nil {
+			return
+		}
+	}
+	if t <= series.heard {
+		return
+	}
+	series.heard, series.ended = t, false
+	s.samples += series.push(Sample{T: t, V: v})
+}
+
+func (s *Store) find(hash uint64, ls labels.Labels) *Series {
+	for series := s.index[hash]; series != nil; series = series.next {
+		if labels.Equal(series.Labels, ls) {
+			return series
+		}
+	}
+	return nil
+}
+
+// add returns nil when the series is not to be kept.
+func (s *Store) add(hash uint64, ls labels.Labels) *Series {
+	name, ok := s.groupOf(ls)
+	if !ok {
+		return nil
+	}
+	g := s.groups[name]
+	if g == nil {
+		g = &group{}
+		s.groups[name] = g
+	}
+	if len(g.series) >= maxSeriesPerGroup {
+		s.dropped++
+		return nil
+	}
+	// A copy: the source's labels may be a slice of a whole exposition.
+	series := &Series{Labels: ls.Copy(), heard: math.MinInt64, next: s.index[hash]}
+	s.index[hash] = series
+	g.series, g.unsorted = append(g.series, series), true
+	s.series++
+	return series
+}
+
+// Advance forgets the samples older than now minus the retention, then the series without samples
+// and the groups without series. It also forgets a series whose samples lie further ahead of now
+// than the retention: after the source's clock was set back, they would pass for fresh and keep
+// the true ones out.
+func (s *Store) Advance(now int64) {
+	oldest, newest := now-s.retention, now+s.retention
+	for name, g := range s.groups {
+		g.series = slices.DeleteFunc(g.series, func(series *Series) bool {
+			s.samples -= series.trim(oldest)
+			if len(series.Samples()) > 0 && series.heard <= newest {
+				return false
+			}
+			s.samples -= len(series.Samples())
+			s.series--
+			s.unlink(series)
+			return true
+		})
+		if len(g.series) == 0 {
+			delete(s.groups, name)
+		}
+	}
+}
+
+func (s *Store) unlink(series *Series) {
+	hash := series.Labels.Hash()
+	head := s.index[hash]
+	if head == series {
+		if series.next == nil {
+			delete(s.index, hash)
+		} else {
+			s.index[hash] = series.next
+		}
+		return
+	}
+	for head.next != series {
+		head = head.next
+	}
+	head.next = series.next
+}
+
+// Group returns the series of a group, ordered by their labels. The slice is the store's own, and
+// valid until the next Append or Advance.
+func (s *Store) Group(name string) []*Series {
+	g := s.groups[name]
+	if g == nil {
+		return nil
+	}
+	if g.unsorted {
+		slices.SortFunc(g.series, func(a, b *Series) int { return labels.Compare(a.Labels, b.Labels) })
+		g.unsorted = false
+	}
+	return g.series
+}
+
+// Stats returns how many series and samples are kept.
+func (s *Store) Stats() (series, samples int) { return s.series, s.samples }
+
+// Dropped returns how many samples were refused so far because their group was full. While it
+// grows, a replica exports more series than any engine does, and some of them are missing here.
+func (s *Store) Dropped() uint64 { return s.dropped }
+
+// Sample is one reading of a series.
+type Sample struct {
+	T int64 // Unix milliseconds on the source's clock
+	V float64
+}
+
+// Series is what is kept of one series.
+type Series struct {
+	Labels labels.Labels
+	// Tag is the caller's own classification of the series, kept with it so that labels are read once.
+	Tag any
+
+	// buf[first:] are the samples; what is before them is free, and reclaimed by moving them down
+	// when buf is full. So samples are contiguous, and appending moves few of them.
+	buf   []Sample
+	first int
+	heard int64 // time of the newest sample or stale marker
+	ended bool
+	next  *Series // in Store.index
+}
+
+// Samples returns the samples, oldest first, without stale markers. The slice is the store's own,
+// and valid until the next Append or Advance.
+func (s *Series) Samples() []Sample { return s.buf[s.first:] }
+
+// Ended reports whether the newest thing heard of the series was a stale marker.
+func (s *Series) Ended() bool { return s.ended }
+
+// push appends a sample and returns by how many the samples grew.
+func (s *Series) push(sample Sample) int {
+	grown := 1
+	if len(s.Samples()) == maxSamples {
+		s.first++
+		grown = 0
+	}
+	if len(s.buf) == cap(s.buf) {
+		samples := s.Samples()
+		// An eighth free keeps the moves to seven samples per append, and the waste small.
+		if s.first > 0 && s.first >= cap(s.buf)/8 {
+			s.buf = s.buf[:copy(s.buf, samples)]
+		} else {
+			s.buf = append(slices.Grow([]Sample(nil), len(samples)+len(samples)/8+4), samples...)
+		}
+		s.first = 0
+	}
+	s.buf = append(s.buf, sample)
+	return grown
+}
+
+// trim forgets the samples older than oldest and returns how many they were.
+func (s *Series) trim(oldest int64) int {
+	first := s.first
+	for s.first < len(s.buf) && s.buf[s.first].T < oldest {
+		s.first++
+	}
+	return s.first - first
+}
+
+// Since returns the samples from the time from on; it does not copy them.
+func Since(samples []Sample, from int64) []Sample {
+	i, _ := slices.BinarySearchFunc(samples, from, func(s Sample, t int64) int { return cmp.Compare(s.T, t) })
+	return samples[i:]
+}
