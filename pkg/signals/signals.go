@@ -50,19 +50,19 @@ type Result struct {
 	Reason string
 }
 
-// Signal is one signal of one engine, as served: its name is the metric name of the API.
+// unknown is a Result without a value.
+func unknown(reason string) Result { return Result{Reason: reason} }
+
+// Signal is one signal of one engine, as served.
 type Signal struct {
-	// Name is the metric's name: vllm_queue_depth.
+	// Name is the metric's name in the API: vllm_queue_depth.
 	Name string
-	// Unit is the unit of the value: requests, requests/s, seconds, ratio (0..1).
+	// Unit is the unit of the value: requests, requests/s, seconds, or 0..1.
 	Unit string
 	// Help is one sentence for people.
 	Help string
 
 	engine *Engine
 	uses   []Canonical
-	eval   func(any) Result
+	eval   func(*Replica, Params) Result
 }
-
-// Engine returns the engine whose series the signal is computed from.
-func (s *Signal) Engine() *Engine { return s.engine }

@@ -1,0 +1,258 @@
+// Package collect turns what a source delivers into snapshots of signals, tick by tick.
+//
+// It is demand-driven: only the raw series behind signals that an HPA names, or that somebody asked
+// for in the last ten minutes, are fetched, for all namespaces at once. Requests read the newest
+// snapshot and cause no query of their own.
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/source"
+	"github.com/inference-metrics/adapter/internal/window"
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+const (
+	// overlap is how far a fetch reaches back behind the one before it: a scrape becomes visible
+	// only when it is through, up to its timeout after the time it is stamped with.
+	overlap = 15 * time.Second
+	// minRetention is what is kept at the least: goodput looks for first tokens of requests that
+	// decode long.
+	minRetention = 5 * time.Minute
+	// minSpacing keeps new demand from turning into a tick for every request.
+	minSpacing = time.Second
+)
+
+// Config says what to collect from where.
+type Config struct {
+	Source source.Source
+	Pods   pods.Lister
+	Params signals.Params
+	// Interval is the time between ticks; DefaultInterval when zero.
+	Interval time.Duration
+	// Timeout bounds one fetch; DefaultTimeout when zero.
+	Timeout time.Duration
+}
+
+// The defaults of Config: an HPA looks every 15 seconds.
+const (
+	DefaultInterval = 5 * time.Second
+	DefaultTimeout  = 10 * time.Second
+)
+
+// Collector makes snapshots.
+type Collector struct {
+	source    source.Source
+	pods      pods.Lister
+	params    signals.Params
+	interval  time.Duration
+	timeout   time.Duration
+	retention time.Duration
+	demand    *demand
+	metrics   *metrics
+	current   atomic.Pointer[Snapshot]
+
+	// The rest belongs to the goroutine that ticks.
+	store  *window.Store
+	known  map[string]bool // names that a fetch has brought the past of
+	synced time.Time       // when the newest fetch that succeeded began
+	offset time.Duration   // the source's clock less ours
+	failed bool
+}
+
+// New returns a collector that has not ticked yet.
+func New(c Config) (*Collector, error) {
+	if err := c.Params.Validate(); err != nil {
+		return nil, fmt.Errorf("signal parameters: %w", err)
+	}
+	if c.Interval < 0 || c.Timeout < 0 {
+		return nil, errors.New("the collection interval and timeout must not be negative")
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	retention := max(minRetention, 2*c.Params.Window)
+	col := &Collector{
+		source:    c.Source,
+		pods:      c.Pods,
+		params:    c.Params,
+		interval:  c.Interval,
+		timeout:   c.Timeout,
+		retention: retention,
+		demand:    newDemand(),
+		metrics:   newMetrics(),
+		store:     window.New(retention, signals.GroupOf),
+		known:     map[string]bool{},
+	}
+	col.current.Store(&Snapshot{Source: c.Source.String(), next: c.Interval})
+	return col, nil
+}
+
+// Snapshot returns the newest snapshot. It is never nil; before the first tick it is empty.
+func (c *Collector) Snapshot() *Snapshot { return c.current.Load() }
+
+// Ask says that somebody asked for a signal: it is collected for the next ten minutes. A signal
+// that is not in the current snapshot is collected at once.
+func (c *Collector) Ask(signal string) {
+	c.demand.ask(signal, time.Now())
+	if !c.Snapshot().Collected(signal) {
+		c.demand.hurry()
+	}
+}
+
+// SetStanding says which signals are asked for by objects of the cluster; they are collected until
+// it is called again. Names that are not in the catalogue are ignored.
+func (c *Collector) SetStanding(names []string) {
+	if c.demand.setStanding(names) {
+		c.demand.hurry()
+	}
+}
+
+// Collectors returns the collector's own metrics, to be registered by the caller.
+func (c *Collector) Collectors() []prometheus.Collector { return c.metrics.all() }
+
+// Run ticks until the context ends.
+func (c *Collector) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-c.demand.wake:
+			if wait := minSpacing - time.Since(c.Snapshot().Taken); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
+		}
+		c.tick(ctx)
+		timer.Reset(c.interval)
+	}
+}
+
+// tick makes one snapshot.
+func (c *Collector) tick(ctx context.Context) {
+	began := time.Now()
+	sigs := c.demand.signals(began)
+	var err error
+	if len(sigs) > 0 {
+		err = c.fetch(ctx, signals.Names(sigs))
+		if ctx.Err() != nil {
+			return
+		}
+	}
+	c.report(ctx, err)
+	now := time.Now()
+	c.store.Advance(now.Add(c.offset).UnixMilli())
+	snap := c.evaluate(sigs, now)
+	snap.Err = err
+	c.current.Store(snap)
+	series, samples := c.store.Stats()
+	c.metrics.observe(snap, sigs, time.Since(began), err, series, samples)
+}
+
+// fetch brings the store up to date: what is new of the names it knows, and the whole past of the
+// others, so that neither a restart nor a new HPA finds us blind.
+func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var known, fresh []string
+	for _, name := range slices.Concat(canonical...) {
+		if c.known[name] {
+			known = append(known, name)
+		} else {
+			fresh = append(fresh, name)
+		}
+	}
+	began := time.Now()
+	var errs []error
+	get := func(names []string, lookback time.Duration) {
+		if len(names) == 0 {
+			return
+		}
+		now, err := c.source.Fetch(ctx, names, min(lookback, c.retention), c.store)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		c.offset = time.Until(now)
+		for _, n := range names {
+			c.known[n] = true
+		}
+	}
+	get(known, began.Sub(c.synced)+overlap)
+	get(fresh, c.retention)
+	if len(errs) == 0 {
+		c.synced = began
+		c.forget(known, fresh)
+	}
+	return errors.Join(errs...)
+}
+
+// forget drops names that are no longer demanded: they will have a hole when they are again.
+func (c *Collector) forget(demanded ...[]string) {
+	clear(c.known)
+	for _, n := range slices.Concat(demanded...) {
+		c.known[n] = true
+	}
+}
+
+// evaluate computes the signals of every pod that can have any.
+func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time) *Snapshot {
+	snap := &Snapshot{
+		Taken:    now,
+		Source:   c.source.String(),
+		next:     c.interval,
+		valid:    c.interval + c.timeout + overlap,
+		demanded: make(map[string]int, len(sigs)),
+		results:  map[types.NamespacedName]podResults{},
+	}
+	for i, s := range sigs {
+		snap.demanded[s.Name] = i
+	}
+	if len(sigs) == 0 {
+		return snap
+	}
+	c.pods.All(func(p *pods.Pod) {
+		if p.Gone || !p.WasReady {
+			return
+		}
+		at := signals.At{Now: now.Add(c.offset)}
+		if !p.Start.IsZero() {
+			at.Start = p.Start.Add(c.offset)
+		}
+		if !p.ReadySince.IsZero() {
+			at.Ready = p.ReadySince.Add(c.offset)
+		}
+		series := c.store.Group(signals.GroupKey(p.Namespace, p.Name))
+		snap.results[p.NamespacedName] = podResults{uid: p.UID, values: signals.Evaluate(sigs, series, at, c.params)}
+	})
+	return snap
+}
+
+// report logs when the source is lost, and when it is back.
+func (c *Collector) report(ctx context.Context, err error) {
+	log := klog.FromContext(ctx)
+	switch {
+	case err != nil && !c.failed:
+		log.Error(err, "Source lost; signals become unknown as their samples age", "source", c.source.String())
+	case err == nil && c.failed:
+		log.Info("Source is back", "source", c.source.String())
+	}
+	c.failed = err != nil
+}

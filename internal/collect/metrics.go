@@ -1,0 +1,78 @@
+package collect
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+const namespace = "inference_metrics_adapter"
+
+// metrics are the collector's own.
+type metrics struct {
+	// ticks tells an operator how long a collection takes, against the interval.
+	ticks prometheus.Histogram
+	// failures and up tell when the source cannot be read.
+	failures prometheus.Counter
+	up       prometheus.Gauge
+	// series and samples tell what the windows hold.
+	series, samples prometheus.Gauge
+	// replicas tells, per signal, how many replicas are in which state: stalled and unknown ones
+	// are what alerts watch.
+	replicas *prometheus.GaugeVec
+}
+
+func newMetrics() *metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+	}
+	return &metrics{
+		ticks: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "collection_duration_seconds",
+			Help:    "Time that one collection took, fetching and computing.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "source_failures_total",
+			Help: "Collections in which the source could not be read, in whole or in part.",
+		}),
+		up:      gauge("source_up", "1 when the newest collection could read the source, 0 when not."),
+		series:  gauge("window_series", "Raw series in the windows."),
+		samples: gauge("window_samples", "Raw samples in the windows."),
+		replicas: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "replicas",
+			Help: "Replicas by signal and by the state the signal is in: value, idle, stalled or unknown.",
+		}, []string{"signal", "state"}),
+	}
+}
+
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.ticks, m.failures, m.up, m.series, m.samples, m.replicas}
+}
+
+func (m *metrics) observe(snap *Snapshot, sigs []*signals.Signal, took time.Duration, err error, series, samples int) {
+	m.ticks.Observe(took.Seconds())
+	if err != nil {
+		m.failures.Inc()
+		m.up.Set(0)
+	} else {
+		m.up.Set(1)
+	}
+	m.series.Set(float64(series))
+	m.samples.Set(float64(samples))
+
+	counts := make([][signals.Stalled + 1]int, len(sigs))
+	for _, r := range snap.results {
+		for i, v := range r.values {
+			counts[i][v.State]++
+		}
+	}
+	m.replicas.Reset()
+	for i, s := range sigs {
+		for state, n := range counts[i] {
+			m.replicas.WithLabelValues(s.Name, signals.State(state).String()).Set(float64(n))
+		}
+	}
+}

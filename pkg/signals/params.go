@@ -1,0 +1,104 @@
+package signals
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Params are the user's choices that signals depend on.
+type Params struct {
+	// Window is the stretch of time that rates and quantiles describe. A replica whose scrape
+	// interval is longer than a quarter of it gets four intervals.
+	Window time.Duration
+	// SLO is what a request must meet to count as good.
+	SLO SLO
+}
+
+// SLO is a service level objective for single requests. A zero field is no objective.
+type SLO struct {
+	// TTFT is the longest good time to first token.
+	TTFT time.Duration
+	// TPOT is the longest good mean time per output token.
+	TPOT time.Duration
+	// E2E is the longest good end-to-end latency.
+	E2E time.Duration
+}
+
+// DefaultParams has objectives that lie on edges of vLLM's buckets.
+func DefaultParams() Params {
+	return Params{
+		Window: time.Minute,
+		SLO:    SLO{TTFT: 2500 * time.Millisecond, TPOT: 100 * time.Millisecond},
+	}
+}
+
+// MinWindow and MaxWindow bound Params.Window: below, it would hold too few samples of any
+// scrape; above, signals would answer for load that is long gone, and hold memory for it.
+const (
+	MinWindow = 10 * time.Second
+	MaxWindow = 10 * time.Minute
+)
+
+// Validate returns every fault of the parameters, named by their field in the configuration file.
+func (p Params) Validate() error {
+	var errs []error
+	if p.Window < MinWindow || p.Window > MaxWindow {
+		errs = append(errs, fmt.Errorf("window: %s is outside %s to %s", p.Window, MinWindow, MaxWindow))
+	}
+	for _, o := range p.SLO.objectives() {
+		if o.limit < 0 {
+			errs = append(errs, fmt.Errorf("slo.%s: %s is negative; leave it out for no objective", o.canonical, o.limit))
+		}
+	}
+	if p.SLO == (SLO{}) {
+		errs = append(errs, errors.New("slo: no objective is set; goodput needs at least one of ttft, tpot, e2e"))
+	}
+	return errors.Join(errs...)
+}
+
+// Warnings says which objectives lie between two edges of an engine's buckets. The engine then
+// cannot tell how many requests met them: the guaranteed count is that of the edge below.
+func (p Params) Warnings() []string {
+	var out []string
+	for _, e := range engines {
+		for _, o := range p.SLO.objectives() {
+			edges := e.series[o.canonical].edges
+			if o.limit == 0 || len(edges) == 0 {
+				continue
+			}
+			i, on := slices.BinarySearch(edges, o.limit.Seconds())
+			switch {
+			case on:
+			case i == 0:
+				out = append(out, fmt.Sprintf("slo.%s: %s is below the least bucket edge of %s (%gs): its goodput is not guaranteed to be above 0", o.canonical, o.limit, e.Name, edges[0]))
+			case i == len(edges):
+				out = append(out, fmt.Sprintf("slo.%s: %s is above the greatest bucket edge of %s (%gs), which counts instead", o.canonical, o.limit, e.Name, edges[i-1]))
+			default:
+				out = append(out, fmt.Sprintf("slo.%s: %s lies between the bucket edges %gs and %gs of %s: goodput counts the requests within %gs", o.canonical, o.limit, edges[i-1], edges[i], e.Name, edges[i-1]))
+			}
+		}
+	}
+	return out
+}
+
+// StallCap is the most that a latency answers while nothing progresses: twice the objective, so
+// that one hung replica cannot drive a fleet to its maximum.
+func (p Params) StallCap() time.Duration {
+	slo := p.SLO.TTFT
+	if slo == 0 {
+		slo = DefaultParams().SLO.TTFT
+	}
+	return 2 * slo
+}
+
+type objective struct {
+	canonical Canonical
+	limit     time.Duration
+}
+
+// objectives lists the objectives with the canonical histogram that each is checked against.
+func (s SLO) objectives() []objective {
+	return []objective{{TTFT, s.TTFT}, {TPOT, s.TPOT}, {E2E, s.E2E}}
+}

@@ -1,0 +1,108 @@
+package signals
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/inference-metrics/adapter/internal/window"
+)
+
+// This file tells a replica that has nothing to do from one that makes no progress: both finish
+// nothing, and only the second must not answer a low figure.
+
+// work is what a replica was seen to be busy with, at its newest samples.
+type work struct {
+	waiting, running float64
+	// unknown says why the above cannot be told; "" when it can.
+	unknown string
+}
+
+func (w work) none() bool { return w.unknown == "" && w.waiting == 0 && w.running == 0 }
+func (w work) some() bool { return w.unknown == "" && (w.waiting > 0 || w.running > 0) }
+
+func (w work) String() string {
+	return fmt.Sprintf("%g waiting and %g running", w.waiting, w.running)
+}
+
+func (r *Replica) work() work {
+	queue, reason := r.get(Queue)
+	if reason != "" {
+		return work{unknown: reason}
+	}
+	running, reason := r.get(Running)
+	if reason != "" {
+		return work{unknown: reason}
+	}
+	return work{waiting: r.level(Queue, queue), running: r.level(Running, running)}
+}
+
+// withoutToken is how long requests have been waiting or running while no token was generated; the
+// longest such time among the parts. It is measured from sample to sample, so it starts at 0.
+func (r *Replica) withoutToken() time.Duration {
+	generated, reason := r.get(Generated)
+	if reason != "" {
+		return 0
+	}
+	var longest int64
+	for _, g := range generated.parts {
+		for _, c := range []Canonical{Queue, Running} {
+			if since, until, ok := r.busy(c, g.key); ok {
+				longest = max(longest, min(until, g.newest)-max(since, lastGrowth(g.series...)))
+			}
+		}
+	}
+	return time.Duration(longest) * time.Millisecond
+}
+
+// withoutFirstToken is how long somebody has been waiting for a first token while none came; the
+// longest such time among the parts. Somebody waits while requests are queued, and while requests
+// run that generate no token at all: those are being prefilled.
+func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
+	generated, _ := r.get(Generated)
+	var longest int64
+	for _, p := range ttft.parts {
+		came := firstTokens(p)
+		if since, until, ok := r.busy(Queue, p.key); ok {
+			longest = max(longest, min(until, p.newest)-max(since, came))
+		}
+		g := generated.part(p.key)
+		if since, until, ok := r.busy(Running, p.key); ok && g != nil {
+			longest = max(longest, min(until, p.newest, g.newest)-max(since, came, lastGrowth(g.series...)))
+		}
+	}
+	return time.Duration(longest) * time.Millisecond
+}
+
+// firstTokens is when the newest growth of a histogram's count was seen.
+func firstTokens(p *part) int64 {
+	all := p.buckets[len(p.buckets)-1]
+	return lastGrowth(all.Samples)
+}
+
+// lastGrowth is when one of the counters was last seen to have grown.
+func lastGrowth(counters ...[]window.Sample) int64 {
+	var t int64
+	for _, samples := range counters {
+		if grown, ok := window.LastIncrease(samples); ok {
+			t = max(t, grown)
+		}
+	}
+	return t
+}
+
+// busy returns since when, and until which newest sample, a gauge of one part has been above 0.
+func (r *Replica) busy(c Canonical, key string) (since, until int64, ok bool) {
+	st, reason := r.get(c)
+	if reason != "" {
+		return 0, 0, false
+	}
+	p := st.part(key)
+	if p == nil {
+		return 0, 0, false
+	}
+	samples := p.series[0]
+	for i := len(samples) - 1; i >= 0 && samples[i].V > 0; i-- {
+		since, ok = samples[i].T, true
+	}
+	return since, p.newest, ok
+}
