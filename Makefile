@@ -1,0 +1,131 @@
+# Inference Metrics Adapter. `make help` lists what there is; CONTRIBUTING.md explains it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMAGE   ?= localhost/inference-metrics-adapter:$(VERSION)
+# The image's bases; empty means the Dockerfile's own, which are public images.
+BUILDER ?=
+BASE    ?=
+BUILDAH ?= buildah
+
+# The same flags as in the Dockerfile, so that both fill and use one build cache.
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+
+##@ Try it
+
+.PHONY: demo
+demo: build ## Watch three emulated engines through the real API; HOLD=1 leaves it up
+	hack/demo.sh
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/adapter and bin/engine-emulator
+	$(GO_BUILD) -o bin/ ./cmd/...
+
+.PHONY: image
+image: ## Build the container image (IMAGE, BUILDER, BASE, BUILDAH)
+	$(BUILDAH) bud --build-arg VERSION=$(VERSION) \
+	  $(if $(BUILDER),--build-arg BUILDER=$(BUILDER)) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  --tag $(IMAGE) .
+
+##@ Test
+
+.PHONY: unit
+unit: verify ## The quick part: unit tests, lint, generated files
+	go test ./...
+
+.PHONY: test
+test: deps unit test-image test-cluster ## Everything that CI runs, installing what it needs
+
+.PHONY: test-cluster
+test-cluster: ## Tests on a real control plane (etcd, kube-apiserver, HPA controller, kwok, Prometheus)
+	go -C test/cluster test -timeout 60m ./...
+
+.PHONY: test-image
+test-image: ## Build the image without any registry, and run the program from it
+	hack/test-image.sh
+
+.PHONY: soak
+soak: ## What is too long for CI: the race detector everywhere, then the cluster tests three times
+	go test -race ./...
+	go -C test/cluster test -timeout 180m -count 3 ./...
+
+FUZZTIME ?= 30s
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME
+	@grep -rl --include '*_test.go' '^func Fuzz' cmd internal pkg | while read -r file; do \
+	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r target; do \
+	    echo "$$target in $$(dirname "$$file")"; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")"; \
+	  done; \
+	done
+
+BENCH_COUNT ?= 6
+.PHONY: bench
+bench: bin/benchstat ## Benchmarks of a request and of a collection tick, as benchstat text
+	@mkdir -p artifacts
+	go test -run '^$$' -bench . -benchmem -count $(BENCH_COUNT) ./pkg/provider ./internal/collect | tee artifacts/bench.txt
+	@echo; echo 'Copy everything below into a pull request that claims or costs speed:'; echo
+	@bin/benchstat artifacts/bench.txt
+
+##@ A control plane to play with
+
+.PHONY: cluster-up
+cluster-up: ## Start a real control plane on loopback and print its KUBECONFIG
+	go -C test/cluster run ./cmd/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## Stop it
+	go -C test/cluster run ./cmd/cluster down
+
+##@ Rules
+
+.PHONY: lint
+lint: bin/staticcheck bin/logcheck ## gofmt, go vet, staticcheck, structured logging
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	  if [[ -n $$unformatted ]]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go vet -vettool=$(CURDIR)/bin/logcheck ./...
+	bin/staticcheck ./...
+
+.PHONY: verify
+verify: lint verify-flags verify-signals ## Lint, and fail where a generated file is not what is committed
+
+.PHONY: update
+update: update-flags update-signals ## Write all generated files
+
+.PHONY: verify-flags update-flags
+verify-flags: build
+	@diff -u docs/adapter-flags.txt <(bin/adapter --help 2>&1) || { echo 'docs/adapter-flags.txt is old: make update-flags'; exit 1; }
+update-flags: build
+	bin/adapter --help > docs/adapter-flags.txt 2>&1
+
+.PHONY: verify-signals update-signals
+verify-signals:
+	@go test -run '^TestSignalsDoc$$' . || { echo 'docs/signals.md is old: make update-signals'; exit 1; }
+update-signals:
+	go test -run '^TestSignalsDoc$$' . -update
+
+##@ Tools
+
+.PHONY: deps
+deps: ## Install the Debian packages that the tests need, where they are missing
+	hack/install-deps.sh
+
+# Tools are pinned in a module of their own, which keeps them out of the adapter's go.mod.
+bin/%: tools/go.mod tools/go.sum
+	GOBIN=$(CURDIR)/bin go -C tools install $$(go -C tools list tool | grep '/$*$$')
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin artifacts
+
+.PHONY: help
+help: ## This
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
