@@ -253,7 +253,10 @@ func unbroken(samples []window.Sample, w time.Duration) int64 {
 func (r *Replica) get(c Canonical) (*stat, string) {
 	st, ok := r.stats[c]
 	if !ok {
-		m := r.engine.series[c]
+		m, mapped := r.engine.series[c]
+		if !mapped {
+			return nil, fmt.Sprintf("not computable: %s", r.engine.unsupported[c])
+		}
 		return nil, fmt.Sprintf("the source has no sample of %s of this pod", m.names()[0])
 	}
 	if st.fault != "" {
