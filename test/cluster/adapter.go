@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// What deploy/manifests call the adapter.
+const (
+	AdapterNamespace = "inference-metrics"
+	AdapterName      = "inference-metrics-adapter"
+)
+
+// installOverlay is how deploy/manifests are made to fit a cluster whose adapters are processes of
+// the host: no pods, and a Service that leads to the host instead. All else, RBAC above all, is as
+// shipped.
+const installOverlay = `
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [%[1]s]
+replicas: [{name: inference-metrics-adapter, count: 0}]
+patches:
+- patch: |
+    apiVersion: v1
+    kind: Service
+    metadata: {name: inference-metrics-adapter, namespace: inference-metrics}
+    spec: {type: ExternalName, externalName: localhost, selector: null, ports: null}
+- target: {kind: APIService}
+  patch: |
+    apiVersion: apiregistration.k8s.io/v1
+    kind: APIService
+    metadata: {name: any}
+    spec: {caBundle: %[2]s, service: {port: %[3]s}}
+`
+
+// Install applies deploy/manifests and registers what listens at the loopback address as the
+// adapter, which need not be there yet. It serves with a certificate of AdapterCertificate.
+func (c *Cluster) Install(ctx context.Context, address string) error {
+	module, err := moduleDir()
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	overlay := c.path("install")
+	if err := os.MkdirAll(overlay, 0o755); err != nil {
+		return err
+	}
+	// kustomize takes relative paths only.
+	base, err := filepath.Rel(overlay, filepath.Join(module, "..", "..", "deploy", "manifests", "base"))
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf(installOverlay, base, base64.StdEncoding.EncodeToString(c.servingCA.pem), port)
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	_, err = c.Kubectl(ctx, "apply", "-k", overlay)
+	return err
+}
+
+// NewBalancer returns a balancer for adapters, which the caller has to Close.
+func (c *Cluster) NewBalancer() (*Balancer, error) { return newBalancer(c.servingCA) }
+
+// AdapterCertificate issues a serving certificate for the adapter's Service, and for loopback.
+func (c *Cluster) AdapterCertificate() (certFile, keyFile string, err error) {
+	pair, err := c.servingCA.server(c.Dir, AdapterName,
+		AdapterName+"."+AdapterNamespace+".svc", "localhost", "127.0.0.1")
+	if err != nil {
+		return "", "", err
+	}
+	return pair.certFile, pair.keyFile, nil
+}
+
+// Adapter is a running adapter.
+type Adapter struct {
+	*Process
+	// Address is where it listens.
+	Address string
+
+	cluster *Cluster
+}
+
+// StartAdapter starts the adapter's program with the credentials of its service account, so Install
+// comes first. It does not wait for the adapter to be ready.
+func (c *Cluster) StartAdapter(ctx context.Context, program string, args ...string) (*Adapter, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return c.StartAdapterAt(ctx, port, program, args...)
+}
+
+// StartAdapterAt is StartAdapter on a port of the caller's choice.
+func (c *Cluster) StartAdapterAt(ctx context.Context, port int, program string, args ...string) (*Adapter, error) {
+	kubeconfig, err := c.ServiceAccountKubeconfig(ctx, AdapterNamespace, AdapterName)
+	if err != nil {
+		return nil, err
+	}
+	cert, key, err := c.AdapterCertificate()
+	if err != nil {
+		return nil, err
+	}
+	a := &Adapter{Address: loopback(port), cluster: c}
+	a.Process, err = c.processes.start("adapter", program, append([]string{
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
+		"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
+	}, args...)...)
+	return a, err
+}
+
+// AwaitReady waits until the adapter's /readyz answers 200.
+func (a *Adapter) AwaitReady(ctx context.Context) error {
+	client := a.cluster.AdapterClient()
+	return await(ctx, a.Process, "the adapter to be ready", func(ctx context.Context) error {
+		return getOK(ctx, client, "https://"+a.Address+"/readyz")
+	})
+}
+
+// AdapterClient is an HTTP client that trusts the adapters' certificates, and says nothing of who
+// it is.
+func (c *Cluster) AdapterClient() *http.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(c.servingCA.cert)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+}
+
+// AwaitAvailable waits until the APIServices of the versions of custom.metrics.k8s.io are Available.
+func (c *Cluster) AwaitAvailable(ctx context.Context, versions ...string) error {
+	for _, version := range versions {
+		name := version + ".custom.metrics.k8s.io"
+		err := await(ctx, nil, "APIService "+name+" to be available", func(ctx context.Context) error {
+			available, message, err := c.Available(ctx, name)
+			if err == nil && !available {
+				err = fmt.Errorf("not available: %s", message)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Available returns the Available condition of an APIService, and its message.
+func (c *Cluster) Available(ctx context.Context, apiService string) (bool, string, error) {
+	out, err := c.Kubectl(ctx, "get", "apiservice", apiService, "-o",
+		`jsonpath={range .status.conditions[?(@.type=="Available")]}{.status} {.reason}: {.message}{end}`)
+	status, message, _ := strings.Cut(out, " ")
+	return status == "True", message, err
+}
