@@ -44,6 +44,7 @@ type Replica struct {
 	engine *Engine
 	at     At
 	stats  map[Canonical]*stat
+	ended  map[Canonical]bool // series that the source says are over
 }
 
 // stat is one canonical series of a replica.
@@ -73,10 +74,15 @@ type found struct {
 }
 
 func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
+	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}}
 	raw := map[Canonical][]found{}
 	for _, s := range series {
 		pl := placeOf(s)
-		if pl == nil || pl.engine != e || s.Ended() {
+		if pl == nil || pl.engine != e {
+			continue
+		}
+		if s.Ended() {
+			r.ended[pl.canonical] = true
 			continue
 		}
 		samples := s.Samples()
@@ -92,7 +98,7 @@ func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
 		}
 		raw[pl.canonical] = append(raw[pl.canonical], found{pl, s.Labels.Get("__name__"), samples, last.T})
 	}
-	r := &Replica{engine: e, at: at, stats: make(map[Canonical]*stat, len(raw))}
+	r.stats = make(map[Canonical]*stat, len(raw))
 	for c, fs := range raw {
 		r.stats[c] = newStat(fs, at, p)
 	}
@@ -256,6 +262,9 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 		m, mapped := r.engine.series[c]
 		if !mapped {
 			return nil, fmt.Sprintf("not computable: %s", r.engine.unsupported[c])
+		}
+		if r.ended[c] {
+			return nil, fmt.Sprintf("%s ended: its target is gone", m.names()[0])
 		}
 		return nil, fmt.Sprintf("the source has no sample of %s of this pod", m.names()[0])
 	}

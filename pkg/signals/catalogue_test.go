@@ -1,0 +1,168 @@
+package signals
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// Every engine maps each canonical series or says why it cannot, and not both.
+func TestMatrix(t *testing.T) {
+	for _, e := range engines {
+		for _, c := range Canonicals() {
+			_, mapped := e.series[c]
+			reason, declined := e.unsupported[c]
+			if mapped == declined {
+				t.Errorf("%s, %s: mapped %v, declared unsupported %v", e.Name, c, mapped, declined)
+			}
+			if declined && strings.TrimSpace(reason) == "" {
+				t.Errorf("%s, %s: no reason for being unsupported", e.Name, c)
+			}
+		}
+		for c := range e.series {
+			if !slices.Contains(Canonicals(), c) {
+				t.Errorf("%s maps %s, which is not a canonical series", e.Name, c)
+			}
+		}
+	}
+}
+
+// A raw name is one engine's one series: otherwise it would depend on map order whose it is.
+func TestNamesAreUnambiguous(t *testing.T) {
+	owner := map[string]string{}
+	for _, e := range engines {
+		for c, m := range e.series {
+			for _, n := range m.names() {
+				if o, ok := owner[n]; ok {
+					t.Errorf("%s belongs to %s and to %s %s", n, o, e.Name, c)
+				}
+				owner[n] = e.Name + " " + string(c)
+			}
+			if m.kind == Histogram && !slices.IsSorted(m.edges) {
+				t.Errorf("%s %s: edges are not ascending", e.Name, c)
+			}
+		}
+	}
+}
+
+func TestCatalogue(t *testing.T) {
+	var names []string
+	for _, s := range Catalogue() {
+		names = append(names, s.Name)
+		if Lookup(s.Name) != s {
+			t.Errorf("Lookup(%q) is another signal", s.Name)
+		}
+		if s.Unit == "" || !strings.HasSuffix(s.Help, ".") {
+			t.Errorf("%s: unit %q, help %q: want a unit and a sentence", s.Name, s.Unit, s.Help)
+		}
+	}
+	want := []string{
+		"gpu_utilization",
+		"vllm_goodput", "vllm_goodput_upper", "vllm_inflight_requests", "vllm_kv_cache_usage", "vllm_queue_depth",
+		"vllm_request_rate", "vllm_running_requests",
+		"vllm_ttft_p50_seconds", "vllm_ttft_p90_seconds", "vllm_ttft_p95_seconds", "vllm_ttft_p99_seconds",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("catalogue (-want +got):\n%s", diff)
+	}
+}
+
+func TestNames(t *testing.T) {
+	got := Names([]*Signal{Lookup("vllm_queue_depth"), Lookup("vllm_inflight_requests"), Lookup("vllm_ttft_p99_seconds")})
+	var first []string
+	for _, spellings := range got {
+		first = append(first, spellings[0])
+	}
+	want := []string{
+		"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:generation_tokens_total",
+		"vllm:time_to_first_token_seconds_bucket",
+	}
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Errorf("first spellings (-want +got):\n%s", diff)
+	}
+	for _, spellings := range got {
+		for _, n := range spellings {
+			if !Keep(n) {
+				t.Errorf("Keep(%q) is false for a name that is asked for", n)
+			}
+		}
+	}
+	if Keep("vllm:num_requests_waiting_total") || Keep("up") {
+		t.Error("Keep accepts names that are in no mapping")
+	}
+}
+
+func TestGroupOf(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		ls    labels.Labels
+		group string
+		ok    bool
+	}{
+		{"vllm", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p"), "a/p", true},
+		{"vllm claims to be another pod", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p", "exported_namespace", "b", "exported_pod", "q"), "a/p", true},
+		{"no pod", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a"), "", false},
+		{"no namespace", labels.FromStrings("__name__", "vllm:num_requests_waiting", "pod", "p"), "", false},
+		{"dcgm, labels renamed by the scraper", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "namespace", "gpu", "pod", "exporter", "exported_namespace", "b", "exported_pod", "q"), "b/q", true},
+		{"dcgm, labels honoured", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "namespace", "b", "pod", "q"), "b/q", true},
+		{"not in the catalogue", labels.FromStrings("__name__", "vllm:x", "namespace", "a", "pod", "p"), "", false},
+	} {
+		if group, ok := GroupOf(tc.ls); group != tc.group || ok != tc.ok {
+			t.Errorf("%s: GroupOf = %q, %v; want %q, %v", tc.name, group, ok, tc.group, tc.ok)
+		}
+	}
+}
+
+func TestParams(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		params   Params
+		err      string
+		warnings []string
+	}{
+		{name: "defaults", params: DefaultParams()},
+		{
+			name:   "window too short",
+			params: Params{Window: time.Second, SLO: SLO{TTFT: time.Second}},
+			err:    "window: 1s is outside 10s to 10m0s",
+		},
+		{
+			name:   "negative and none",
+			params: Params{Window: time.Minute, SLO: SLO{TPOT: -time.Second}},
+			err:    "slo.tpot: -1s is negative; leave it out for no objective",
+		},
+		{
+			name:   "no objective",
+			params: Params{Window: time.Minute},
+			err:    "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
+		},
+		{
+			name:   "off the edges",
+			params: Params{Window: time.Minute, SLO: SLO{TTFT: 2 * time.Second, TPOT: time.Millisecond, E2E: 3 * time.Hour}},
+			warnings: []string{
+				"slo.ttft: 2s lies between the bucket edges 1s and 2.5s of vLLM: goodput counts the requests within 1s",
+				"slo.tpot: 1ms is below the least bucket edge of vLLM (0.01s): its goodput is not guaranteed to be above 0",
+				"slo.e2e: 3h0m0s is above the greatest bucket edge of vLLM (7680s), which counts instead",
+			},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got string
+			if err := tc.params.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tc.err {
+				t.Errorf("Validate: %q, want %q", got, tc.err)
+			}
+			if tc.err == "" {
+				if diff := cmp.Diff(tc.warnings, tc.params.Warnings()); diff != "" {
+					t.Errorf("Warnings (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
