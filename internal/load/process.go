@@ -1,0 +1,108 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"time"
+)
+
+// Arrival is one request.
+type Arrival struct {
+	// At is when it comes, counted from the start of the load.
+	At           time.Duration
+	PromptTokens int
+	OutputTokens int
+	MaxTokens    int // 0: no limit
+}
+
+// Process yields the arrivals of a load, in the order of time.
+type Process struct {
+	next  func() (Arrival, error)
+	close func() error
+}
+
+// Next returns the next arrival, or io.EOF when there are no more. Any other error ends the load.
+func (p *Process) Next() (Arrival, error) { return p.next() }
+
+// Close closes the trace's file, if there is one.
+func (p *Process) Close() error { return p.close() }
+
+// Start begins the load. Close the process in the end.
+func (s Spec) Start(seed uint64) (*Process, error) {
+	if err := s.Validate(); err != nil {
+		return nil, fmt.Errorf("load %s: %w", s, err)
+	}
+	p := &Process{close: func() error { return nil }}
+	switch s.Kind {
+	case None:
+		p.next = func() (Arrival, error) { return Arrival{}, io.EOF }
+	case Trace:
+		f, err := os.Open(s.File)
+		if err != nil {
+			return nil, fmt.Errorf("load %s: open the trace: %w", s, err)
+		}
+		rows := newTraceReader(f)
+		p.close = f.Close
+		p.next = func() (Arrival, error) {
+			a, err := rows.next()
+			if err == io.EOF {
+				return Arrival{}, io.EOF
+			}
+			if err != nil {
+				return Arrival{}, fmt.Errorf("trace %s: %w", s.File, err)
+			}
+			a.At = time.Duration(float64(a.At) / s.Speed)
+			a.MaxTokens = s.MaxTokens
+			return a, nil
+		}
+	default:
+		p.next = s.synthetic(rand.New(rand.NewPCG(seed, 1)))
+	}
+	return p, nil
+}
+
+// synthetic draws arrivals. The k-th comes when the rate, integrated over time, reaches the sum of k
+// gaps: of exponential ones for a Poisson process, of ones for a constant one.
+func (s Spec) synthetic(rng *rand.Rand) func() (Arrival, error) {
+	at := 0.0 // seconds
+	return func() (Arrival, error) {
+		gap := 1.0
+		if s.Kind != Constant {
+			gap = rng.ExpFloat64()
+		}
+		at = s.after(at, gap)
+		return Arrival{
+			At:           time.Duration(at * float64(time.Second)),
+			PromptTokens: s.Prompt.draw(rng),
+			OutputTokens: s.Output.draw(rng),
+			MaxTokens:    s.MaxTokens,
+		}, nil
+	}
+}
+
+// after returns the time at which the integral of the rate from at on reaches gap.
+func (s Spec) after(at, gap float64) float64 {
+	if s.Kind != Burst {
+		return at + gap/s.Rate
+	}
+	period := s.Period.Seconds()
+	high := period * s.Duty
+	cycle := float64(int(at / period)) // whole periods passed
+	at -= cycle * period
+	for {
+		rate, end := s.High, high
+		if at >= high {
+			rate, end = s.Low, period
+		}
+		room := rate * (end - at)
+		if gap < room {
+			return cycle*period + at + gap/rate
+		}
+		gap -= room
+		if at = end; end == period {
+			cycle, at = cycle+1, 0
+		}
+	}
+}
