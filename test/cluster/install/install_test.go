@@ -1,0 +1,301 @@
+// Package install installs the adapter as the README says, into a control plane of its own: with
+// the manifests and the script as shipped, where package e2e brings its own certificates.
+package install
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/inference-metrics/adapter/test/cluster"
+)
+
+const (
+	manifests = "../../../deploy/manifests"
+	script    = "../../../deploy/tls.sh"
+	secret    = "inference-metrics-adapter-tls"
+)
+
+func TestInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a control plane is not short")
+	}
+	ctx := t.Context()
+	c, err := cluster.Start(ctx, cluster.Options{Dir: t.TempDir(), Progress: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	program := t.TempDir()
+	if err := cluster.OwnBinaries(ctx, program, "adapter"); err != nil {
+		t.Fatal(err)
+	}
+	i := &install{cluster: c, program: filepath.Join(program, "adapter")}
+
+	// The README's steps.
+	i.kubectl(t, "apply", "-k", manifests+"/overlays/prometheus")
+	i.makeCertificate(t)
+
+	// That the pods are there says that the namespace's "restricted" profile admits them.
+	i.kubectl(t, "rollout", "status", "deployment", cluster.AdapterName, "-n", cluster.AdapterNamespace, "--timeout=2m")
+	t.Run("restricted profile is enforced", i.testRestricted)
+
+	// The emulated kubelets run no program and give no address that a Service may lead to, so the
+	// adapter is a process of the host, with the Deployment's arguments, service account and Secret.
+	certs := t.TempDir()
+	i.mountSecret(t, certs)
+	adapter := i.start(t, "prometheus", certs)
+	i.lead(t, adapter.Address)
+	if err := c.AwaitAvailable(ctx, "v1beta1", "v1beta2"); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("permissions", i.testPermissions)
+
+	t.Run("certificate is replaced", func(t *testing.T) {
+		old := servedCertificate(t, adapter.Address)
+		i.makeCertificate(t)
+		// Kubelets take a while to renew a mounted Secret: the old certificate still has to do.
+		i.staysAvailable(t)
+		i.mountSecret(t, certs)
+		eventually(t, 2*time.Minute, "the adapter serves with the new certificate", func() error {
+			if servedCertificate(t, adapter.Address) == old {
+				return fmt.Errorf("it serves with the old one")
+			}
+			return nil
+		})
+		i.staysAvailable(t)
+	})
+
+	t.Run("embedded overlay", func(t *testing.T) {
+		i.kubectl(t, "apply", "-k", manifests+"/overlays/embedded")
+		adapter := i.start(t, "embedded", certs)
+		i.lead(t, adapter.Address)
+		// Applied again, and the trust in the certificate is still there.
+		i.staysAvailable(t)
+	})
+}
+
+type install struct {
+	cluster *cluster.Cluster
+	program string
+}
+
+func (i *install) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := i.cluster.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (i *install) makeCertificate(t *testing.T) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), script)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cluster.Kubeconfig, "PATH="+i.cluster.Bin+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// mountSecret writes the certificate's Secret into dir, as a kubelet would.
+func (i *install) mountSecret(t *testing.T, dir string) {
+	t.Helper()
+	s, err := i.cluster.Client.CoreV1().Secrets(cluster.AdapterNamespace).Get(t.Context(), secret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range s.Data {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// start runs the adapter on the host as the Deployment of the overlay that is installed says.
+func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
+	t.Helper()
+	d, err := i.cluster.Client.AppsV1().Deployments(cluster.AdapterNamespace).Get(t.Context(), cluster.AdapterName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := regexp.MustCompile(`http://[^/]+`)
+	var args []string
+	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
+		if strings.HasPrefix(arg, "--secure-port=") {
+			continue // the harness chooses a free one
+		}
+		arg = strings.ReplaceAll(arg, "/certs/", certs+"/")
+		arg = address.ReplaceAllString(arg, "http://127.0.0.1:9") // nothing beyond loopback
+		args = append(args, arg)
+	}
+	adapter, err := i.cluster.StartAdapter(t.Context(), i.program, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(adapter.Stop)
+	if err := adapter.AwaitReady(t.Context()); err != nil {
+		t.Fatalf("with the arguments of overlay %s: %v", overlay, err)
+	}
+	return adapter
+}
+
+// lead has the Service lead to an address of the host.
+func (i *install) lead(t *testing.T, address string) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.kubectl(t, "patch", "service", cluster.AdapterName, "-n", cluster.AdapterNamespace, "--type=merge",
+		"-p", `{"spec":{"type":"ExternalName","externalName":"localhost","clusterIP":null,"clusterIPs":null}}`)
+	for _, version := range []string{"v1beta1", "v1beta2"} {
+		i.kubectl(t, "patch", "apiservice", version+".custom.metrics.k8s.io", "--type=merge",
+			"-p", `{"spec":{"service":{"port":`+port+`}}}`)
+	}
+}
+
+// testRestricted shows that the rollout proves something: a pod with more rights is refused.
+func (i *install) testRestricted(t *testing.T) {
+	d, err := i.cluster.Client.AppsV1().Deployments(cluster.AdapterNamespace).Get(t.Context(), cluster.AdapterName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "loose"}, Spec: d.Spec.Template.Spec}
+	create := func() error {
+		_, err := i.cluster.Client.CoreV1().Pods(cluster.AdapterNamespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	if err := create(); err != nil {
+		t.Errorf("the Deployment's pod: %v", err)
+	}
+	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
+	if err := create(); !apierrors.IsForbidden(err) {
+		t.Errorf("a pod that may escalate its privileges: got %v, want forbidden", err)
+	}
+}
+
+// testPermissions checks who may do what: the adapter no more than it needs, and people who may
+// view a namespace its signals, in that namespace only.
+func (i *install) testPermissions(t *testing.T) {
+	adapter := fmt.Sprintf("system:serviceaccount:%s:%s", cluster.AdapterNamespace, cluster.AdapterName)
+	hpa := "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+	for _, ns := range []string{"seen", "unseen"} {
+		i.kubectl(t, "create", "namespace", ns)
+	}
+	_, err := i.cluster.Client.RbacV1().RoleBindings("seen").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "viewer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "viewer"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const group = "custom.metrics.k8s.io"
+	for _, tt := range []struct {
+		user, verb, group, resource, namespace string
+		want                                   bool
+	}{
+		{adapter, "watch", "", "pods", "", true},
+		{adapter, "watch", "autoscaling", "horizontalpodautoscalers", "", true},
+		{adapter, "create", "authentication.k8s.io", "tokenreviews", "", true},
+		{adapter, "create", "authorization.k8s.io", "subjectaccessreviews", "", true},
+		{adapter, "get", "", "configmaps", "kube-system", false}, // but for one by name
+		{adapter, "get", "", "secrets", cluster.AdapterNamespace, false},
+		{adapter, "list", "", "nodes", "", false},
+		{adapter, "delete", "", "pods", "default", false},
+		{adapter, "update", "autoscaling", "horizontalpodautoscalers", "default", false},
+		{hpa, "get", group, "pods/vllm_queue_depth", "unseen", true},
+		{"viewer", "get", group, "pods/vllm_queue_depth", "seen", true},
+		{"viewer", "get", group, "pods/vllm_queue_depth", "unseen", false},
+	} {
+		resource, sub, _ := strings.Cut(tt.resource, "/")
+		eventually(t, 30*time.Second, fmt.Sprintf("may %s %s %s.%s in %q: %t", tt.user, tt.verb, tt.resource, tt.group, tt.namespace, tt.want), func() error {
+			review, err := i.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: tt.user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: tt.verb, Group: tt.group, Resource: resource, Subresource: sub, Namespace: tt.namespace,
+				}},
+			}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed != tt.want {
+				err = fmt.Errorf("it is %t: %s", review.Status.Allowed, review.Status.Reason)
+			}
+			return err
+		})
+	}
+
+	// And the adapter enforces it: it knows the user whom kube-apiserver passes on.
+	config := rest.CopyConfig(i.cluster.Config)
+	config.Impersonate.UserName = "viewer"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ns, forbidden := range map[string]bool{"seen": false, "unseen": true} {
+		err := client.Discovery().RESTClient().Get().
+			AbsPath("/apis", group, "v1beta2", "namespaces", ns, "pods", "*", "vllm_queue_depth").Do(t.Context()).Error()
+		if apierrors.IsForbidden(err) != forbidden {
+			t.Errorf("the viewer asks for pods of namespace %s: got %v, want forbidden: %t", ns, err, forbidden)
+		}
+	}
+}
+
+// staysAvailable checks what the API servers ask through the aggregation layer, with the
+// certificate checked on a connection of its own.
+func (i *install) staysAvailable(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := i.cluster.AwaitAvailable(ctx, "v1beta1", "v1beta2"); err != nil {
+		t.Fatal(err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal([]byte(i.kubectl(t, "get", "--raw", "/apis/custom.metrics.k8s.io/v1beta2")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.APIResources) == 0 {
+		t.Fatal("no metrics are listed")
+	}
+}
+
+func servedCertificate(t *testing.T, address string) string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // only looked at
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return string(conn.ConnectionState().PeerCertificates[0].Raw)
+}
+
+func eventually(t *testing.T, within time.Duration, what string, done func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := done()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s: %v", within, what, err)
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+}
