@@ -1,0 +1,365 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/model/labels"
+	klabels "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/source"
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+// fakeSource has one sample of every series at every multiple of five seconds on its own clock.
+type fakeSource struct {
+	series []fakeSeries
+	skew   time.Duration
+	err    error
+	hang   bool
+	began  time.Time // no samples before
+
+	fetches []fetch
+}
+
+type fakeSeries struct {
+	ls    labels.Labels
+	value func(time.Time) float64
+}
+
+type fetch struct {
+	names    []string
+	lookback time.Duration
+}
+
+const scrapeInterval = 5 * time.Second
+
+func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Duration, sink source.Sink) (time.Time, error) {
+	f.fetches = append(f.fetches, fetch{slices.Sorted(slices.Values(names)), lookback})
+	if f.hang {
+		<-ctx.Done()
+		return time.Time{}, ctx.Err()
+	}
+	if f.err != nil {
+		return time.Time{}, f.err
+	}
+	now := time.Now()
+	first := now.Add(-lookback).Truncate(scrapeInterval).Add(scrapeInterval)
+	for _, s := range f.series {
+		if !slices.Contains(names, s.ls.Get("__name__")) {
+			continue
+		}
+		for t := first; !t.After(now); t = t.Add(scrapeInterval) {
+			if !t.Before(f.began) {
+				sink.Append(s.ls, t.Add(f.skew).UnixMilli(), s.value(t))
+			}
+		}
+	}
+	return now.Add(f.skew), nil
+}
+
+func (f *fakeSource) String() string { return "the fake source" }
+
+func gauge(name, pod string, v float64) fakeSeries {
+	return fakeSeries{
+		ls:    labels.FromStrings("__name__", name, "namespace", "ns", "pod", pod, "instance", pod+":8000"),
+		value: func(time.Time) float64 { return v },
+	}
+}
+
+func readyPod(name string, age time.Duration) *pods.Pod {
+	return &pods.Pod{
+		NamespacedName: types.NamespacedName{Namespace: "ns", Name: name},
+		UID:            types.UID(name + "-uid"),
+		Labels:         klabels.Set{"app": "vllm"},
+		Start:          time.Now().Add(-age),
+		Ready:          true,
+		ReadySince:     time.Now().Add(-age),
+		WasReady:       true,
+	}
+}
+
+// inBubble runs f with a collector on virtual time.
+func inBubble(t *testing.T, src *fakeSource, list func() []*pods.Pod, f func(*Collector)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{Source: src, Pods: pods.NewStatic(list()), Params: signals.DefaultParams()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		synctest.Wait()
+		f(c)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestCollectsWhatIsDemanded(t *testing.T) {
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
+	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+	inBubble(t, src, pod, func(c *Collector) {
+		if len(src.fetches) != 0 {
+			t.Fatalf("fetched without demand: %v", src.fetches)
+		}
+		if c.Snapshot().Collected("vllm_queue_depth") {
+			t.Fatal("collected without demand")
+		}
+
+		// A request asks: the next tick comes at once, with the whole past of what it needs.
+		time.Sleep(2 * time.Second)
+		c.Ask("vllm_queue_depth")
+		synctest.Wait()
+		if got := c.Snapshot().Result("vllm_queue_depth", pod()[0]); got.State != signals.Value || got.Value != 7 {
+			t.Fatalf("Result = %+v, want 7", got)
+		}
+		if len(src.fetches) != 1 || src.fetches[0].lookback != c.retention {
+			t.Fatalf("fetches %+v, want one over %s", src.fetches, c.retention)
+		}
+		for _, name := range src.fetches[0].names {
+			if strings.Contains(name, "time_to_first_token") {
+				t.Errorf("fetched %s, which nothing demanded needs", name)
+			}
+		}
+
+		// From then on only what is new.
+		time.Sleep(DefaultInterval)
+		synctest.Wait()
+		if last := src.fetches[len(src.fetches)-1]; last.lookback != DefaultInterval+overlap {
+			t.Errorf("second fetch over %s, want %s", last.lookback, DefaultInterval+overlap)
+		}
+
+		// Ten minutes after the last request the demand ends.
+		time.Sleep(askedFor + DefaultInterval)
+		synctest.Wait()
+		if c.Snapshot().Collected("vllm_queue_depth") {
+			t.Error("still collected ten minutes after it was asked for")
+		}
+
+		// An HPA's demand stands until it is withdrawn.
+		c.SetStanding([]string{"vllm_ttft_p99_seconds", "cpu", "vllm_ttft_p99_seconds"})
+		time.Sleep(2 * askedFor)
+		synctest.Wait()
+		if !c.Snapshot().Collected("vllm_ttft_p99_seconds") {
+			t.Error("a standing demand is not collected")
+		}
+		c.SetStanding(nil)
+		time.Sleep(DefaultInterval)
+		synctest.Wait()
+		if c.Snapshot().Collected("vllm_ttft_p99_seconds") {
+			t.Error("collected after the HPA is gone")
+		}
+	})
+}
+
+// However many HPAs and pods there are, a tick reads each raw series once.
+func TestOneFetchForEverybody(t *testing.T) {
+	src := &fakeSource{}
+	var all []*pods.Pod
+	list := func() []*pods.Pod {
+		for i := range 300 {
+			name := fmt.Sprintf("p%d", i)
+			all = append(all, readyPod(name, time.Hour))
+			src.series = append(src.series, gauge("vllm:num_requests_waiting", name, float64(i)))
+		}
+		return all
+	}
+	inBubble(t, src, list, func(c *Collector) {
+		var names []string
+		for range 200 { // as many HPAs
+			names = append(names, "vllm_queue_depth", "vllm_inflight_requests")
+		}
+		c.SetStanding(names)
+		time.Sleep(3 * DefaultInterval)
+		synctest.Wait()
+		src.fetches = nil
+		time.Sleep(DefaultInterval)
+		synctest.Wait()
+		if len(src.fetches) != 1 {
+			t.Fatalf("%d fetches in one tick, want 1", len(src.fetches))
+		}
+		want := slices.Sorted(slices.Values(slices.Concat(signals.Names([]*signals.Signal{signals.Lookup("vllm_inflight_requests")})...)))
+		if diff := cmp.Diff(want, src.fetches[0].names); diff != "" {
+			t.Errorf("names (-want +got):\n%s", diff)
+		}
+		for i, p := range all {
+			if got := c.Snapshot().Result("vllm_queue_depth", p); got.Value != float64(i) || !got.HasValue {
+				t.Fatalf("pod %d: %+v", i, got)
+			}
+		}
+	})
+}
+
+func TestSourceLost(t *testing.T) {
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
+	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+	inBubble(t, src, pod, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		p := readyPod("a", time.Hour)
+		result := func() signals.Result {
+			synctest.Wait()
+			return c.Snapshot().Result("vllm_queue_depth", p)
+		}
+		if got := result(); got.Value != 7 {
+			t.Fatalf("before: %+v", got)
+		}
+
+		// One failed fetch hides nothing that is fresh.
+		src.err = errors.New("connection refused")
+		time.Sleep(DefaultInterval)
+		if got := result(); got.Value != 7 || c.Snapshot().Err == nil {
+			t.Fatalf("right after the loss: %+v, err %v; want 7 and an error", got, c.Snapshot().Err)
+		}
+		// Then the samples age, and nothing is made up.
+		time.Sleep(20 * time.Second)
+		if got := result(); got.HasValue {
+			t.Fatalf("25 s after the loss: %+v, want no value", got)
+		}
+
+		// Back after two minutes: what was missed is fetched, so there is no gap.
+		time.Sleep(100 * time.Second)
+		src.err, src.fetches = nil, nil
+		time.Sleep(DefaultInterval)
+		if got := result(); got.Value != 7 {
+			t.Fatalf("after: %+v", got)
+		}
+		if got := src.fetches[0].lookback; got < 120*time.Second {
+			t.Errorf("the first fetch after the loss reached back %s, which leaves a hole", got)
+		}
+	})
+}
+
+// A source that hangs must not leave its last answer standing.
+func TestStuckCollectionAges(t *testing.T) {
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
+	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+	inBubble(t, src, pod, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		snap := c.Snapshot()
+		src.hang = true
+		time.Sleep(DefaultInterval + DefaultTimeout + time.Second)
+		synctest.Wait()
+		if c.Snapshot() == snap || !errors.Is(c.Snapshot().Err, context.DeadlineExceeded) {
+			t.Errorf("a fetch that hangs was not given up: %v", c.Snapshot().Err)
+		}
+		time.Sleep(time.Minute)
+		if got := snap.Result("vllm_queue_depth", readyPod("a", time.Hour)); got.HasValue {
+			t.Errorf("a snapshot of a minute ago answers %+v", got)
+		}
+	})
+}
+
+func TestWhichPodsAnswer(t *testing.T) {
+	src := &fakeSource{}
+	list := func() []*pods.Pod {
+		for _, name := range []string{"a", "loading", "going", "lost"} {
+			src.series = append(src.series, gauge("vllm:num_requests_waiting", name, 7))
+		}
+		loading, going, lost := readyPod("loading", time.Minute), readyPod("going", time.Hour), readyPod("lost", time.Hour)
+		loading.Ready, loading.WasReady = false, false
+		going.Gone = true
+		lost.Ready = false
+		return []*pods.Pod{readyPod("a", time.Hour), loading, going, lost}
+	}
+	inBubble(t, src, list, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		for name, want := range map[string]bool{"a": true, "loading": false, "going": false, "lost": true} {
+			if got := c.Snapshot().Result("vllm_queue_depth", readyPod(name, time.Hour)); got.HasValue != want {
+				t.Errorf("%s: %+v, want a value: %v", name, got, want)
+			}
+		}
+		again := readyPod("a", time.Hour)
+		again.UID = "another"
+		if got := c.Snapshot().Result("vllm_queue_depth", again); got.HasValue {
+			t.Errorf("a pod that took over the name answers %+v", got)
+		}
+	})
+}
+
+// A source whose clock is wrong by minutes: ages are told on its clock, and the pod's start is
+// told on ours.
+func TestSkewedClock(t *testing.T) {
+	for _, skew := range []time.Duration{-7 * time.Minute, 7 * time.Minute} {
+		src := &fakeSource{skew: skew, series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
+		young := func() []*pods.Pod { return []*pods.Pod{readyPod("a", 30*time.Second)} }
+		inBubble(t, src, young, func(c *Collector) {
+			c.SetStanding([]string{"vllm_queue_depth"})
+			time.Sleep(2 * DefaultInterval)
+			synctest.Wait()
+			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.Value != 7 {
+				t.Errorf("skew %s: %+v, want 7", skew, got)
+			}
+			src.series = nil
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.HasValue {
+				t.Errorf("skew %s: 30 s without samples answers %+v", skew, got)
+			}
+		})
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7), gauge("vllm:num_requests_waiting", "b", 0)}}
+	list := func() []*pods.Pod {
+		return []*pods.Pod{readyPod("a", time.Hour), readyPod("b", time.Hour), readyPod("c", time.Hour)}
+	}
+	inBubble(t, src, list, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		reg := prometheus.NewRegistry()
+		for _, m := range c.Collectors() {
+			reg.MustRegister(m)
+		}
+		want := `
+# HELP inference_metrics_adapter_replicas Replicas by signal and by the state the signal is in: value, idle, stalled or unknown.
+# TYPE inference_metrics_adapter_replicas gauge
+inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="idle"} 1
+inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="stalled"} 0
+inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="unknown"} 1
+inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="value"} 1
+# HELP inference_metrics_adapter_source_up 1 when the newest collection could read the source, 0 when not.
+# TYPE inference_metrics_adapter_source_up gauge
+inference_metrics_adapter_source_up 1
+`
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "inference_metrics_adapter_replicas", "inference_metrics_adapter_source_up"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNewRefusesBadConfig(t *testing.T) {
+	for _, tc := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{Params: signals.Params{}}, "window: 0s is outside"},
+		{Config{Params: signals.DefaultParams(), Interval: -1}, "must not be negative"},
+	} {
+		tc.config.Source = &fakeSource{}
+		if _, err := New(tc.config); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("New: %v, want %q", err, tc.want)
+		}
+	}
+}
