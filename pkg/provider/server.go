@@ -1,0 +1,128 @@
+package provider
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapi "k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/metrics/pkg/apis/custom_metrics"
+	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
+	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/cmd/options"
+	openapicore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
+	openapicustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
+)
+
+// serverName is what the API server calls itself.
+const serverName = "inference-metrics-adapter"
+
+// versions are served, the preferred one first.
+var versions = []schema.GroupVersion{v1beta2.SchemeGroupVersion, v1beta1.SchemeGroupVersion}
+
+var preferred = versions[0]
+
+func versionPath(gv schema.GroupVersion) string {
+	return genericapiserver.APIGroupPrefix + "/" + gv.String()
+}
+
+// NewServer returns the API server of a provider, to be prepared and run by the caller. It asks the
+// cluster behind client who may do what; client is not called, and may be empty, where the options
+// have no authentication and no authorization.
+func NewServer(p provider.CustomMetricsProvider, o *options.CustomMetricsAdapterServerOptions, client *rest.Config) (*genericapiserver.GenericAPIServer, error) {
+	namer := openapinamer.NewDefinitionNamer(apiserver.Scheme)
+	o.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openAPIDefinitions, namer)
+	o.OpenAPIConfig.Info.Title = serverName
+	o.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openAPIDefinitions, namer)
+	o.OpenAPIV3Config.Info.Title = serverName
+
+	config := genericapiserver.NewRecommendedConfig(apiserver.Codecs)
+	config.ClientConfig = client
+	if err := o.ApplyTo(config); err != nil {
+		return nil, err
+	}
+	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return genericapiserver.DefaultBuildHandlerChain(checkMetricSelector(api), c)
+	}
+	s, err := (&apiserver.Config{GenericConfig: &config.Config}).Complete(nil).New(serverName, p, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.GenericAPIServer, discoverable(s.GenericAPIServer, p)
+}
+
+func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+	all := openapicore.GetOpenAPIDefinitions(ref)
+	for name, definition := range openapicustom.GetOpenAPIDefinitions(ref) {
+		all[name] = definition
+	}
+	return all
+}
+
+// checkMetricSelector refuses a metricLabelSelector that does not parse, which the library would
+// answer with a 500: the fault is the asker's.
+func checkMetricSelector(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := request.RequestInfoFrom(r.Context())
+		if ok && info.APIGroup == custom_metrics.GroupName {
+			const parameter = "metricLabelSelector"
+			if _, err := labels.Parse(r.URL.Query().Get(parameter)); err != nil {
+				gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+				responsewriters.ErrorNegotiated(badRequest("%s: %v", parameter, err), apiserver.Codecs, gv, w, r)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// discoverable puts the group into all documents that clients discover it by. The library lists one
+// of its versions in some, and leaves it out of the aggregated document: an empty answer there is
+// final, so a client that talks to us directly would find nothing.
+func discoverable(s *genericapiserver.GenericAPIServer, p provider.CustomMetricsProvider) error {
+	group := metav1.APIGroup{Name: custom_metrics.GroupName}
+	for _, gv := range versions {
+		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
+	}
+	group.PreferredVersion = group.Versions[0]
+	s.DiscoveryGroupManager.AddGroup(group)
+
+	container := s.Handler.GoRestfulContainer
+	ours := discovery.NewAPIGroupHandler(s.Serializer, group).WebService()
+	for _, theirs := range slices.Clone(container.RegisteredWebServices()) {
+		if theirs.RootPath() == ours.RootPath() {
+			if err := container.Remove(theirs); err != nil {
+				return fmt.Errorf("replacing the document of group %s: %w", group.Name, err)
+			}
+		}
+	}
+	container.Add(ours)
+
+	// What is served does not change while the server runs, so the aggregated document is made once.
+	resources, err := genericapi.ConvertGroupVersionIntoToDiscovery(provider.NewCustomMetricResourceLister(p).ListAPIResources())
+	if err != nil {
+		return fmt.Errorf("making the aggregated discovery document: %w", err)
+	}
+	for i, gv := range versions {
+		s.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, apidiscoveryv2.APIVersionDiscovery{
+			Version:   gv.Version,
+			Resources: resources,
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		})
+		s.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), 100, 100*(len(versions)-i))
+	}
+	return nil
+}
