@@ -78,6 +78,12 @@ func TestIncreases(t *testing.T) {
 			span: 3 * time.Second,
 		},
 		{
+			name:    "two spellings that disagree, whichever comes first",
+			buckets: []BucketSeries{{1, every(1000, 1, 5)}, {1, every(1000, 2, 4)}, {2, every(1000, 2, 4)}, {2, every(1000, 1, 5)}, {inf, every(1000, 2, 9)}},
+			want:    []Bucket{{1, 3}, {2, 3}, {inf, 7}},
+			span:    time.Second,
+		},
+		{
 			name:    "no bucket is NaN",
 			buckets: []BucketSeries{{math.NaN(), every(1000, 0, 50)}, {inf, every(1000, 0, 5)}},
 			want:    []Bucket{{inf, 5}},
