@@ -94,7 +94,7 @@ func bucketsOf(t rapid.TB, series []*Series) []BucketSeries {
 // TestOracleScripts runs testdata: one sentence of the scripts is "at TIME over WINDOW FUNCTION
 // [ARGUMENT] METRIC = ANSWER", and a promql line after it asks the oracle.
 func TestOracleScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.test")
+	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
