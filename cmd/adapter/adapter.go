@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+	apimetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/metrics"
+
+	"github.com/inference-metrics/adapter/internal/collect"
+	"github.com/inference-metrics/adapter/internal/kube"
+	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/source"
+	"github.com/inference-metrics/adapter/internal/source/prometheus"
+	"github.com/inference-metrics/adapter/internal/source/scrape"
+	"github.com/inference-metrics/adapter/pkg/provider"
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+// adapter is everything that runs.
+type adapter struct {
+	server    *genericapiserver.GenericAPIServer
+	collector *collect.Collector
+	// feeds run beside the server, and bring what it answers from.
+	feeds []func(context.Context) error
+}
+
+// newAdapter wires the whole program.
+func newAdapter(c *completed) (*adapter, error) {
+	a := &adapter{}
+	src, err := a.newSource(c)
+	if err != nil {
+		return nil, err
+	}
+	var client kubernetes.Interface
+	var lister pods.Lister
+	var mirrors []*kube.Mirror
+	if c.standalone {
+		lister = staticPods(c.pods)
+	} else {
+		if client, err = newClient(c.client); err != nil {
+			return nil, err
+		}
+		var mirror *kube.Mirror
+		mirror, lister = kube.NewPods(client)
+		mirrors = append(mirrors, mirror)
+	}
+	if a.collector, err = collect.New(collect.Config{Source: src, Pods: lister, Params: c.params, Interval: c.collectInterval}); err != nil {
+		return nil, err
+	}
+	a.feeds = append(a.feeds, a.collector.Run)
+	if !c.standalone {
+		mirrors = append(mirrors, kube.NewHPAs(client, a.collector.SetStanding))
+	}
+	if a.server, err = provider.NewServer(provider.New(a.collector, lister), c.server, c.client); err != nil {
+		return nil, err
+	}
+	for _, m := range mirrors {
+		a.feeds = append(a.feeds, func(ctx context.Context) error { m.Run(ctx); return nil })
+		if err := a.server.AddReadyzChecks(synced(m)); err != nil {
+			return nil, fmt.Errorf("adding a readiness check: %w", err)
+		}
+	}
+
+	for _, w := range c.params.Warnings() {
+		klog.Background().Info("Objective lies off the edges of an engine's buckets", "config", w)
+	}
+	if c.standalone {
+		s := c.server.SecureServing
+		klog.Background().Info("Serving anybody on this machine", "try",
+			fmt.Sprintf("curl -k 'https://%s/apis/custom.metrics.k8s.io/v1beta2/namespaces/%s/pods/*/vllm_queue_depth'", s.Listener.Addr(), c.pods[0].Namespace))
+	}
+	return a, nil
+}
+
+func (a *adapter) newSource(c *completed) (source.Source, error) {
+	if c.prometheusURL != "" {
+		return prometheus.New(prometheus.Config{
+			URL:              c.prometheusURL,
+			ClientConfigFile: c.prometheusClientConfig,
+			Matchers:         c.matchers,
+		})
+	}
+	config := scrape.Config{Interval: c.scrapeInterval, Names: slices.Concat(signals.Names(signals.Catalogue())...)}
+	for _, t := range c.targets {
+		config.Targets = append(config.Targets, scrape.Target{Namespace: t.Namespace, Pod: t.Name, URL: t.url})
+	}
+	s, err := scrape.New(config)
+	if err != nil {
+		return nil, err
+	}
+	a.feeds = append(a.feeds, s.Run)
+	return s, nil
+}
+
+func newClient(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.UserAgent = "inference-metrics-adapter/" + buildVersion()
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = config.ContentType + ",application/json"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	return client, nil
+}
+
+// staticPods returns the pods of targets. Nobody tells when they are Ready, so they always are: an
+// engine that is not up has no fresh samples, and so no value.
+func staticPods(of []podLabels) pods.Lister {
+	var list []*pods.Pod
+	for _, p := range of {
+		list = append(list, &pods.Pod{NamespacedName: p.NamespacedName, Labels: p.labels, Ready: true, WasReady: true})
+	}
+	return pods.NewStatic(list)
+}
+
+// synced makes the adapter Ready once the cluster's objects are known. It does not wait for samples:
+// else a restart while the source is down would leave the API without anybody to answer for it.
+func synced(m *kube.Mirror) healthz.HealthChecker {
+	return healthz.NamedCheck(m.String()+"-synced", func(*http.Request) error {
+		if !m.Synced() {
+			return fmt.Errorf("the %s of the cluster have not been read yet", m)
+		}
+		return nil
+	})
+}
+
+// run serves until ctx ends. What feeds the server outlives it, so that the last requests are
+// answered like any other; a feed that fails ends it all.
+func (a *adapter) run(ctx context.Context) error {
+	unregister, err := register(a.collector.Collectors())
+	if err != nil {
+		return err
+	}
+	defer unregister()
+
+	live, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	feeds, live := errgroup.WithContext(live)
+	for _, feed := range a.feeds {
+		feeds.Go(func() error { return feed(live) })
+	}
+	serve, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(live, cancel)
+
+	err = a.server.PrepareRun().RunWithContext(serve)
+	stop()
+	return errors.Join(err, feeds.Wait())
+}
+
+// register adds our metrics to those of the server, and returns how to take them away.
+func register(own []prom.Collector) (unregister func(), err error) {
+	if err := apimetrics.RegisterMetrics(legacyregistry.Register); err != nil && !errors.As(err, new(prom.AlreadyRegisteredError)) {
+		return nil, fmt.Errorf("registering the metrics of the API: %w", err)
+	}
+	registry := legacyregistry.Registerer()
+	unregister = func() {
+		for _, c := range own {
+			registry.Unregister(c)
+		}
+	}
+	for _, c := range own {
+		if err := registry.Register(c); err != nil {
+			unregister()
+			return nil, fmt.Errorf("registering the metrics of the collector: %w", err)
+		}
+	}
+	return unregister, nil
+}

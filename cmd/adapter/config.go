@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+// configFile is the file of --config.
+type configFile struct {
+	Window *duration `json:"window"`
+	SLO    *struct {
+		TTFT *duration `json:"ttft"`
+		TPOT *duration `json:"tpot"`
+		E2E  *duration `json:"e2e"`
+	} `json:"slo"`
+}
+
+// duration is the text of one, read later, where its field has a name.
+type duration string
+
+// UnmarshalJSON takes anything: a number is refused as any text without a unit is.
+func (d *duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		s = string(b)
+	}
+	*d = duration(s)
+	return nil
+}
+
+// readConfig reads the parameters of signals. A field that is not in the file keeps its default; an
+// slo that is there is all there is: an objective that it leaves out does not exist.
+func readConfig(name string) (signals.Params, error) {
+	p := signals.DefaultParams()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return p, fmt.Errorf("--config: %w", err)
+	}
+	var f configFile
+	if err := yaml.UnmarshalStrict(text, &f); err != nil {
+		return p, fmt.Errorf("--config %s: %w", name, explained(err))
+	}
+
+	var errs []error
+	set := func(field string, from *duration, to *time.Duration) {
+		if from == nil {
+			return
+		}
+		d, err := time.ParseDuration(string(*from))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %q is no duration: write a number and a unit, such as 2.5s or 100ms", field, *from))
+			return
+		}
+		*to = d
+	}
+	set("window", f.Window, &p.Window)
+	if f.SLO != nil {
+		p.SLO = signals.SLO{}
+		set("slo.ttft", f.SLO.TTFT, &p.SLO.TTFT)
+		set("slo.tpot", f.SLO.TPOT, &p.SLO.TPOT)
+		set("slo.e2e", f.SLO.E2E, &p.SLO.E2E)
+	}
+	if len(errs) == 0 {
+		errs = append(errs, p.Validate())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return p, fmt.Errorf("--config %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// explained says what may be in the file where a field is unknown.
+func explained(err error) error {
+	if strings.Contains(err.Error(), "unknown field") {
+		return fmt.Errorf("%w (there are window, slo.ttft, slo.tpot and slo.e2e)", err)
+	}
+	return err
+}
