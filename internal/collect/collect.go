@@ -149,6 +149,7 @@ func (c *Collector) Run(ctx context.Context) error {
 func (c *Collector) tick(ctx context.Context) {
 	began := time.Now()
 	sigs := c.demand.signals(began)
+	refused := c.store.Dropped()
 	var err error
 	if len(sigs) > 0 {
 		err = c.fetch(ctx, signals.Names(sigs))
@@ -163,7 +164,7 @@ func (c *Collector) tick(ctx context.Context) {
 	snap.Err = err
 	c.current.Store(snap)
 	series, samples := c.store.Stats()
-	c.metrics.observe(snap, sigs, time.Since(began), err, series, samples)
+	c.metrics.observe(snap, sigs, time.Since(began), series, samples, c.store.Dropped()-refused)
 }
 
 // fetch brings the store up to date: what is new of the names it knows, and the whole past of the

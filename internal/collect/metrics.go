@@ -19,6 +19,8 @@ type metrics struct {
 	up       prometheus.Gauge
 	// series and samples tell what the windows hold.
 	series, samples prometheus.Gauge
+	// refused tells that a replica exports more series than one is given room for.
+	refused prometheus.Counter
 	// replicas tells, per signal, how many replicas are in which state: stalled and unknown ones
 	// are what alerts watch.
 	replicas *prometheus.GaugeVec
@@ -41,6 +43,10 @@ func newMetrics() *metrics {
 		up:      gauge("source_up", "1 when the newest collection could read the source, 0 when not."),
 		series:  gauge("window_series", "Raw series in the windows."),
 		samples: gauge("window_samples", "Raw samples in the windows."),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "window_refused_samples_total",
+			Help: "Samples of series beyond the number that one replica may have.",
+		}),
 		replicas: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "replicas",
 			Help: "Replicas by signal and by the state the signal is in: value, idle, stalled or unknown.",
@@ -49,12 +55,14 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.ticks, m.failures, m.up, m.series, m.samples, m.replicas}
+	return []prometheus.Collector{m.ticks, m.failures, m.up, m.series, m.samples, m.refused, m.replicas}
 }
 
-func (m *metrics) observe(snap *Snapshot, sigs []*signals.Signal, took time.Duration, err error, series, samples int) {
+// observe takes one tick; refused is how many samples it refused.
+func (m *metrics) observe(snap *Snapshot, sigs []*signals.Signal, took time.Duration, series, samples int, refused uint64) {
 	m.ticks.Observe(took.Seconds())
-	if err != nil {
+	m.refused.Add(float64(refused))
+	if snap.Err != nil {
 		m.failures.Inc()
 		m.up.Set(0)
 	} else {
