@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,10 +78,14 @@ func readConfig(name string) (signals.Params, error) {
 	return p, nil
 }
 
-// explained says what may be in the file where a field is unknown.
+// explained says in the file's own words what Go found in it.
 func explained(err error) error {
-	if strings.Contains(err.Error(), "unknown field") {
-		return fmt.Errorf("%w (there are window, slo.ttft, slo.tpot and slo.e2e)", err)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Errorf("%s: this cannot be of type %s", cmp.Or(wrong.Field, "the whole file"), wrong.Value)
+	}
+	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
+		return fmt.Errorf("unknown field %s: there are window, slo.ttft, slo.tpot and slo.e2e", field)
 	}
 	return err
 }

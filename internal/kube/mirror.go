@@ -81,6 +81,9 @@ func newMirror[T, L runtime.Object](client any, kind string, list listFunc[L], w
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := watches(ctx, o)
+			if o.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+				return w, err // a server that cannot stream a list yet; it is asked for a plain one
+			}
 			m.watching.report(ctx, err)
 			return w, err
 		},
