@@ -5,12 +5,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // What deploy/manifests call the adapter.
@@ -137,28 +140,38 @@ func (c *Cluster) AdapterClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
 }
 
-// AwaitAvailable waits until the APIServices of the versions of custom.metrics.k8s.io are Available.
-func (c *Cluster) AwaitAvailable(ctx context.Context, versions ...string) error {
-	for _, version := range versions {
+// APIVersions are the versions of custom.metrics.k8s.io that the adapter registers for.
+var APIVersions = []string{"v1beta1", "v1beta2"}
+
+// AwaitAvailable waits until the adapter's APIServices are Available.
+func (c *Cluster) AwaitAvailable(ctx context.Context) error {
+	return await(ctx, nil, "the APIServices to be available", c.Available)
+}
+
+// Available returns an error that says why, unless the adapter's APIServices are Available.
+func (c *Cluster) Available(ctx context.Context) error {
+	for _, version := range APIVersions {
 		name := version + ".custom.metrics.k8s.io"
-		err := await(ctx, nil, "APIService "+name+" to be available", func(ctx context.Context) error {
-			available, message, err := c.Available(ctx, name)
-			if err == nil && !available {
-				err = fmt.Errorf("not available: %s", message)
-			}
-			return err
-		})
+		data, err := c.Client.Discovery().RESTClient().Get().
+			AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/" + name).DoRaw(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("reading APIService %s: %w", name, err)
+		}
+		var service struct {
+			Status struct {
+				Conditions []metav1.Condition `json:"conditions"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal(data, &service); err != nil {
+			return fmt.Errorf("reading APIService %s: %w", name, err)
+		}
+		available := meta.FindStatusCondition(service.Status.Conditions, "Available")
+		if available == nil || available.Status != metav1.ConditionTrue {
+			return fmt.Errorf("APIService %s is not available: %+v", name, available)
 		}
 	}
 	return nil
 }
 
-// Available returns the Available condition of an APIService, and its message.
-func (c *Cluster) Available(ctx context.Context, apiService string) (bool, string, error) {
-	out, err := c.Kubectl(ctx, "get", "apiservice", apiService, "-o",
-		`jsonpath={range .status.conditions[?(@.type=="Available")]}{.status} {.reason}: {.message}{end}`)
-	status, message, _ := strings.Cut(out, " ")
-	return status == "True", message, err
-}
+// AdapterCA is the certificate of the authority that the adapters' certificates are issued by.
+func (c *Cluster) AdapterCA() []byte { return c.servingCA.pem }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -44,7 +45,47 @@ scrape_configs:
         target_label: pod
       - source_labels: [__meta_kubernetes_pod_node_name]
         target_label: node
+  # DCGM exporters say themselves which pod holds a GPU. A scrape that honours that keeps it in pod
+  # and namespace; one that does not has the exporter's own pod there, and theirs in exported_pod
+  # and exported_namespace.
+  - job_name: dcgm
+    honor_labels: true
+    file_sd_configs: [{files: [{{.Dir}}/dcgm-honored.json]}]
+  - job_name: dcgm-exported
+    file_sd_configs: [{files: [{{.Dir}}/dcgm-exported.json]}]
 `))
+
+// ScrapeDCGM has Prometheus scrape the DCGM exporters at the addresses from now on, and no others.
+// honorLabels is the setting of that name of the scrape.
+func (p *Prometheus) ScrapeDCGM(honorLabels bool, addresses ...string) error {
+	type group struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	groups := map[string][]group{"dcgm-honored.json": {}, "dcgm-exported.json": {}}
+	file := "dcgm-exported.json"
+	if honorLabels {
+		file = "dcgm-honored.json"
+	}
+	if len(addresses) > 0 {
+		groups[file] = []group{{addresses, map[string]string{"namespace": "gpu-operator", "pod": "dcgm-exporter"}}}
+	}
+	for name, content := range groups {
+		data, err := json.Marshal(content)
+		if err != nil {
+			return err
+		}
+		// Replaced as a whole: Prometheus reads it as soon as it changes.
+		path := p.cluster.path(name)
+		if err := os.WriteFile(path+".new", data, 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 const prometheusRBAC = `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -78,11 +119,14 @@ func (c *Cluster) startPrometheus(ctx context.Context) (err error) {
 	}
 	defer file.Close()
 	if err := prometheusConfig.Execute(file, map[string]any{
-		"Interval": c.options.ScrapeInterval, "Kubeconfig": p.kubeconfig,
+		"Interval": c.options.ScrapeInterval, "Kubeconfig": p.kubeconfig, "Dir": c.Dir,
 	}); err != nil {
 		return err
 	}
 	c.Prometheus = p
+	if err := p.ScrapeDCGM(true); err != nil {
+		return err
+	}
 	return p.Start(ctx)
 }
 

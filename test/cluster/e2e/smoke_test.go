@@ -1,14 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/inference-metrics/adapter/test/cluster"
 )
@@ -20,16 +19,8 @@ func TestControlPlane(t *testing.T) {
 	ctx := t.Context()
 	ns := namespace(t)
 
-	balancer, err := shared.NewBalancer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer balancer.Close()
-	serveStub(t, balancer)
-	if err := shared.Install(ctx, balancer.Address); err != nil {
-		t.Fatal(err)
-	}
-	if err := shared.AwaitAvailable(ctx, "v1beta1", "v1beta2"); err != nil {
+	serveStub(t)
+	if err := shared.AwaitAvailable(ctx); err != nil {
 		t.Fatal(err)
 	}
 
@@ -43,19 +34,16 @@ func TestControlPlane(t *testing.T) {
 	eventually(t, time.Minute, "the HPA controller has asked the stub and says what it heard", func() error {
 		out, err := shared.Kubectl(ctx, "describe", "hpa", "-n", ns, "vllm")
 		if err == nil && !strings.Contains(out, "a stub knows no metrics") {
-			return errorf("describe hpa:\n%s", out)
+			return fmt.Errorf("describe hpa:\n%s", out)
 		}
 		return err
 	})
 
-	if err := shared.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	awaitNamespaceGone(t, ns)
+	deleteNamespace(t, ns)
 }
 
 // serveStub serves empty lists of resources as an adapter would, and 404 for every metric.
-func serveStub(t *testing.T, balancer *cluster.Balancer) {
+func serveStub(t *testing.T) {
 	t.Helper()
 	cert, key, err := shared.AdapterCertificate()
 	if err != nil {
@@ -67,7 +55,7 @@ func serveStub(t *testing.T, balancer *cluster.Balancer) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
-	for _, version := range []string{"v1beta1", "v1beta2"} {
+	for _, version := range cluster.APIVersions {
 		group := "custom.metrics.k8s.io/" + version
 		mux.HandleFunc("GET /apis/"+group, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -81,6 +69,9 @@ func serveStub(t *testing.T, balancer *cluster.Balancer) {
 	}
 	server := &http.Server{Handler: mux}
 	go server.ServeTLS(listener, cert, key)
-	t.Cleanup(func() { server.Close() })
-	balancer.Add(listener.Addr().String())
+	service.Add(listener.Addr().String())
+	t.Cleanup(func() {
+		service.Remove(listener.Addr().String())
+		server.Close()
+	})
 }

@@ -1,0 +1,234 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestRestarts: of two adapters one is killed in the middle of a scale-out, and both are replaced
+// under load, as by a rollout.
+func TestRestarts(t *testing.T) {
+	const most = 6
+	ns := namespace(t)
+	engines := startEmulator(t, ns)
+	adapters := startAdapters(t, 2)
+	deploy(t, ns, workload{name: "vllm", replicas: 1})
+	awaitReady(t, ns, 1)
+	replicas := follow(t, ns, "vllm")
+	setLoad(t, engines, "vllm", requests(2))
+	autoscale(t, ns, hpaSpec{target: "vllm", min: 1, max: most, metric: "vllm_queue_depth", average: "1",
+		stabilization: 10 * time.Second, upByOne: true})
+	awaitActive(t, ns, "vllm")
+
+	began := time.Now()
+	setLoad(t, engines, "vllm", requests(60)) // more than six replicas serve: the queue only grows
+	replicas.await(t, time.Minute, "half of the scale-out", func(n int) bool { return n == most/2 })
+	adapters[0].Kill()
+	replicas.await(t, time.Minute, "the other half", func(n int) bool { return n == most })
+	if seen := replicas.since(began); !ascending(seen) {
+		t.Errorf("replicas went %v", seen)
+	}
+	failed := failedSyncs(t, ns, "vllm")
+	if failed > 1 {
+		t.Errorf("%d syncs of the HPA failed, want at most one", failed)
+	}
+	service.Remove(adapters[0].Address)
+	// Also the API server's own probe of the dead adapter may have failed once.
+	if err := shared.AwaitAvailable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// A rollout with a surge of one: the new one is Ready before an old one goes.
+	// (One more comes first, in place of the one that was killed.)
+	old := append(startAdapters(t, 1), adapters[1])
+	began = time.Now()
+	available := watchAvailable(t)
+	for _, old := range old {
+		startAdapters(t, 1)
+		time.Sleep(2 * time.Second) // the Service has found it
+		service.Remove(old.Address)
+		time.Sleep(5 * time.Second) // the preStop hook of deploy/manifests
+		old.Stop()
+		time.Sleep(2 * hpaSync)
+	}
+	if err := available(); err != nil {
+		t.Errorf("during the rollout: %v", err)
+	}
+	if n := failedSyncs(t, ns, "vllm") - failed; n > 0 {
+		t.Errorf("%d syncs of the HPA failed during the rollout", n)
+	}
+	if seen := replicas.since(began); len(seen) != 1 {
+		t.Errorf("during the rollout, replicas went %v", seen)
+	}
+	if c := scalingActive(hpa(t, ns, "vllm")); c.Status != corev1.ConditionTrue {
+		t.Errorf("after the rollout: %s: %s", c.Reason, c.Message)
+	}
+}
+
+// TestColdStart: adapters start while Prometheus is down, with an HPA and without any. They are
+// Available, namespaces can be deleted, and nothing scales.
+func TestColdStart(t *testing.T) {
+	ns := namespace(t)
+	startEmulator(t, ns)
+	deploy(t, ns, workload{name: "vllm", replicas: 3})
+	awaitReady(t, ns, 3)
+	replicas := follow(t, ns, "vllm")
+	stopPrometheus(t)
+
+	healthy := func(name string) {
+		t.Helper()
+		startAdapters(t, 2)
+		deleteNamespace(t, namespaceNamed(t, ns+"-"+name))
+		throughout(t, 4*hpaSync, "with Prometheus down", func() error {
+			if seen := replicas.since(time.Time{}); len(seen) != 1 {
+				return fmt.Errorf("replicas went %v", seen)
+			}
+			return shared.Available(t.Context())
+		})
+	}
+
+	t.Run("NoHPA", func(t *testing.T) {
+		eventually(t, time.Minute, "there is no HPA in the cluster", func() error {
+			list, err := shared.Client.AutoscalingV2().HorizontalPodAutoscalers("").List(t.Context(), metav1.ListOptions{})
+			if err == nil && len(list.Items) > 0 {
+				err = fmt.Errorf("%s/%s is there", list.Items[0].Namespace, list.Items[0].Name)
+			}
+			return err
+		})
+		healthy("no-hpa")
+	})
+	t.Run("HPA", func(t *testing.T) {
+		autoscale(t, ns, hpaSpec{target: "vllm", min: 1, max: 6, metric: "vllm_queue_depth", average: "5"})
+		healthy("hpa")
+		_, err := answers(t, ns, "*", "vllm_queue_depth")
+		var answer *answerError
+		if !errors.As(err, &answer) || answer.status != http.StatusServiceUnavailable || !strings.Contains(answer.body, shared.Prometheus.URL) {
+			t.Errorf("the answer is no 503 that names Prometheus: %v", err)
+		}
+		if n := failedSyncs(t, ns, "vllm"); n < 2 {
+			t.Errorf("only %d syncs of the HPA failed: it was not asked", n)
+		}
+	})
+}
+
+// TestAfterOutage: an outage ends that was longer than the HPA remembers and than the window. Its
+// first answers after that are acted upon without stabilization: none may be too low, neither of an
+// adapter that was there all the time nor of one that has just been started.
+func TestAfterOutage(t *testing.T) {
+	const (
+		stabilization = 10 * time.Second
+		needed        = 4
+	)
+	ns := namespace(t)
+	engines := startEmulator(t, ns)
+	adapter := startAdapters(t, 1)[0]
+	hpas := map[string]hpaSpec{
+		"rate":     {metric: "vllm_request_rate", average: "3"},
+		"goodput":  {metric: "vllm_goodput", average: "3"},
+		"inflight": {metric: "vllm_inflight_requests", average: "3"},
+	}
+	followed := map[string]*history{}
+	for name := range hpas {
+		deploy(t, ns, workload{name: name, replicas: needed})
+		followed[name] = follow(t, ns, name)
+	}
+	pods := awaitReady(t, ns, len(hpas)*needed)
+	for name, spec := range hpas {
+		setLoad(t, engines, name, requests(3*needed))
+		eventually(t, time.Minute, "all replicas have a whole window of load", func() error {
+			items, err := answers(t, ns, "*", spec.metric)
+			if err != nil {
+				return err
+			}
+			enough := 0
+			for _, item := range items {
+				if item.Value.MilliValue() > 2800 {
+					enough++
+				}
+			}
+			if enough < needed {
+				return fmt.Errorf("%d of %d values are up: %v", enough, len(pods), items)
+			}
+			return nil
+		})
+	}
+	for name, spec := range hpas {
+		spec.target, spec.min, spec.max, spec.stabilization = name, 1, needed, stabilization
+		autoscale(t, ns, spec)
+		awaitActive(t, ns, name)
+	}
+	steady := func() error {
+		for name, h := range followed {
+			if seen := h.since(time.Time{}); len(seen) != 1 || seen[0] != needed {
+				return fmt.Errorf("replicas of %s went %v under a load that did not change", name, seen)
+			}
+		}
+		return nil
+	}
+
+	for _, restarted := range []bool{false, true} {
+		start := stopPrometheus(t)
+		throughout(t, testWindow+2*stabilization, "during the outage", steady)
+		if restarted {
+			service.Remove(adapter.Address)
+			adapter.Stop()
+			startAdapters(t, 1)
+		}
+		start()
+		throughout(t, testWindow+2*stabilization, "after the outage", steady)
+		for name := range hpas {
+			awaitActive(t, ns, name)
+		}
+	}
+
+	// What was held up there does follow the load.
+	for name, h := range followed {
+		setLoad(t, engines, name, "none")
+		h.await(t, 2*time.Minute, name+" scales in without load", func(n int) bool { return n == 1 })
+	}
+}
+
+// stopPrometheus stops Prometheus, and returns what starts it again, at the end of the test at the
+// latest.
+func stopPrometheus(t *testing.T) (start func()) {
+	t.Helper()
+	shared.Prometheus.Kill()
+	once := sync.OnceFunc(func() {
+		if err := shared.Prometheus.Start(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(once)
+	return once
+}
+
+// watchAvailable watches the APIServices until the returned function is called, which returns the
+// first time that they were not Available.
+func watchAvailable(t *testing.T) func() error {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	done := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if err := shared.Available(ctx); err != nil && ctx.Err() == nil {
+				done <- err
+				return
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		done <- nil
+	}()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
