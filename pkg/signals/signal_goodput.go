@@ -93,6 +93,9 @@ func (r *Replica) goodOf(key string, hists map[Canonical]*stat, w time.Duration,
 		until = min(until, p.newest)
 	}
 	from := until - w.Milliseconds()
+	if in := window.Since(countOf(hists[E2E].part(key).buckets), from); len(in) > 0 {
+		from = in[0].T // growth is seen from this sample on
+	}
 	all, span, ok := window.Increases(upTo(hists[E2E].part(key).buckets, until), from)
 	if !ok {
 		return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[E2E].name, w)
@@ -142,13 +145,27 @@ func (r *Replica) firstTokensOf(key string, buckets []window.BucketSeries, from 
 	lower, upper := window.AtMost(h, limit.Seconds())
 	missed, met = count(h)-lower+before, upper+before
 
-	if long := from - decode.Milliseconds(); decode > 0 && buckets[0].Samples[0].T <= long {
+	// Growth is seen from sample to sample, so what came after a time is counted from the sample before.
+	if long, ok := sampleBefore(buckets, from-decode.Milliseconds()); ok && decode > 0 {
 		if h, _, ok := window.Increases(buckets, long); ok {
 			lower, upper := window.AtMost(h, limit.Seconds())
 			missed, met = min(missed, count(h)-lower), min(met, upper)
 		}
 	}
 	return missed, met, true
+}
+
+// countOf returns the samples of a histogram's count.
+func countOf(buckets []window.BucketSeries) []window.Sample { return buckets[len(buckets)-1].Samples }
+
+// sampleBefore is the time of the newest sample of a histogram's count not after t.
+func sampleBefore(buckets []window.BucketSeries, t int64) (int64, bool) {
+	all := countOf(buckets)
+	i := len(all) - len(window.Since(all, t+1))
+	if i == 0 {
+		return 0, false
+	}
+	return all[i-1].T, true
 }
 
 // inEngineAt is how many requests were in a part at the newest sample not after t, or at its oldest.
