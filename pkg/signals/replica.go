@@ -55,6 +55,9 @@ type stat struct {
 	interval time.Duration // between scrapes, as the samples show it
 	window   time.Duration // what rates and quantiles of it describe
 	fault    string        // why it cannot be used; "" when it can
+	// regained says that the window is the first whole one after an outage, or that less than
+	// another window has passed since.
+	regained bool
 }
 
 // part is one part of a replica: a data-parallel engine, a GPU.
@@ -231,22 +234,28 @@ func (st *stat) check(fs []found, at At) string {
 		}
 	}
 	expected := at.Ready.Add(st.window).UnixMilli()
+	w := (st.window - st.interval).Milliseconds()
 	for _, begin := range begins {
-		if begin > st.newest-(st.window-st.interval).Milliseconds() && begin > expected {
+		if begin <= expected {
+			continue
+		}
+		if begin > st.newest-w {
 			return fmt.Sprintf("the samples of %s cover %s of the window of %s since the last gap", st.name,
 				max(0, time.Duration(st.newest-begin)*time.Millisecond), st.window)
 		}
+		st.regained = st.regained || begin > st.newest-2*w
 	}
 	return ""
 }
 
-// unbroken returns the time of the first sample after the last gap that is longer than the window.
-// After such an outage the HPA may have forgotten what it recommended, and would act on the first
-// low answer without stabilizing it: so that answer has to be backed by a whole window again.
+// unbroken returns the time of the first sample after the last gap that is longer than the window,
+// looking back over two of them. After such an outage the HPA may have forgotten what it
+// recommended, and would act on the first low answer without stabilizing it: so that answer has to
+// be backed by a whole window again.
 func unbroken(samples []window.Sample, w time.Duration) int64 {
 	last := len(samples) - 1
 	start := samples[last].T
-	for i := last - 1; i >= 0 && start > samples[last].T-w.Milliseconds(); i-- {
+	for i := last - 1; i >= 0 && start > samples[last].T-2*w.Milliseconds(); i-- {
 		if start-samples[i].T > w.Milliseconds() {
 			break
 		}
@@ -276,11 +285,23 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 
 // level folds the newest samples of a gauge.
 func (r *Replica) level(c Canonical, st *stat) float64 {
+	return r.fold(c, st, func(s []window.Sample) float64 { return s[len(s)-1].V })
+}
+
+// peak folds the highest samples of a gauge's window.
+func (r *Replica) peak(c Canonical, st *stat) float64 {
+	return r.fold(c, st, func(s []window.Sample) float64 {
+		in := window.Since(s, s[len(s)-1].T-st.window.Milliseconds())
+		return slices.MaxFunc(in, func(a, b window.Sample) int { return cmp.Compare(a.V, b.V) }).V
+	})
+}
+
+func (r *Replica) fold(c Canonical, st *stat, of func([]window.Sample) float64) float64 {
 	m := r.engine.series[c]
 	var sum float64
 	for _, p := range st.parts {
 		for _, s := range p.series {
-			sum += s[len(s)-1].V
+			sum += of(s)
 		}
 	}
 	if m.fold == Mean {

@@ -53,19 +53,29 @@ var gpuUtilization = definition{
 
 // levelOf adds up gauges. Requests that wait or run without any token being generated make them
 // lower bounds, as the engine updates its gauges only when it makes a step.
+//
+// A gauge that comes and goes is 0 at any instant, and only because an HPA remembers its
+// recommendations it does not follow each of them. After an outage it may remember none: for the
+// time of a window the gauge then answers its highest value in it.
 func levelOf(cs ...Canonical) func(*Replica, Params) Result {
 	return func(r *Replica, _ Params) Result {
 		var sum float64
 		var stats []*stat
+		var described time.Duration
 		for _, c := range cs {
 			st, reason := r.get(c)
 			if reason != "" {
 				return unknown(reason)
 			}
 			stats = append(stats, st)
-			sum += r.level(c, st)
+			if st.regained {
+				sum += r.peak(c, st)
+				described = max(described, st.window)
+			} else {
+				sum += r.level(c, st)
+			}
 		}
-		out := Result{State: Value, HasValue: true, Value: sum, Time: readAt(stats...)}
+		out := Result{State: Value, HasValue: true, Value: sum, Time: readAt(stats...), Window: described}
 		stalled := r.withoutToken()
 		switch {
 		case stalled > stats[0].freshFor():
