@@ -14,7 +14,6 @@ version=$(git describe --tags --always --dirty 2>/dev/null || echo dev)
 go_version=$(go env GOVERSION)
 builder=localhost/go-builder:$go_version
 image=localhost/inference-metrics-adapter:$version
-export GOFLAGS=${GOFLAGS:-}
 
 # A storage of its own: what is built here is nobody else's image.
 buildah() { command buildah --storage-driver vfs --root "$cache" --runroot "$run" "$@"; }
@@ -34,9 +33,9 @@ if ! buildah inspect --type image "$builder" >/dev/null 2>&1; then
   buildah commit --quiet --rm "$container" "$builder"
 fi
 
-go mod download
+go list -deps ./cmd/adapter >/dev/null # fetches the modules that the build needs
 mkdir -p "$(go env GOCACHE)"
-buildah bud --isolation chroot --pull-never --force-rm --layers=false \
+buildah bud --isolation chroot --pull-never --quiet --force-rm --layers=false \
   --build-arg BUILDER="$builder" --build-arg BASE=scratch --build-arg VERSION="$version" \
   --volume "$(go env GOMODCACHE):/go/pkg/mod:ro" --volume "$(go env GOCACHE):/go/cache" \
   --tag "$image" .
@@ -53,4 +52,5 @@ got=$(buildah run --isolation chroot "$container" -- /adapter --version) || fail
 diff -u docs/adapter-flags.txt <(buildah run --isolation chroot "$container" -- /adapter --help 2>&1) ||
   fail "--help is not docs/adapter-flags.txt"
 buildah rm "$container" >/dev/null
+buildah rmi "$image" >/dev/null # the builder stays, for the next time
 echo "image: ok ($got)"
