@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -41,10 +42,8 @@ type answer struct {
 // What series has been told stands when decode fails later.
 func decode(r io.Reader, series func(metric []byte, points []point) error) (answer, error) {
 	d := decoder{scanner: scanner{r: r, buf: make([]byte, 0, 64<<10)}, series: series}
-	if err := d.answer(); err != nil {
-		return d.ans, err
-	}
-	return d.ans, nil
+	d.answer()
+	return d.ans, d.err
 }
 
 type decoder struct {
@@ -57,131 +56,91 @@ type decoder struct {
 	complete bool
 }
 
-func (d *decoder) answer() error {
-	c, err := d.peek()
-	if err != nil {
-		return err
+func (d *decoder) answer() {
+	if d.peek() != '{' {
+		d.fail(errNotJSON)
 	}
-	if c != '{' {
-		return errNotJSON
-	}
-	err = d.object(func(key []byte) error {
-		switch string(key) {
+	for it := d.begin('{'); it.next(); {
+		switch string(d.key()) {
 		case "status":
-			return d.text(&d.ans.Status)
+			d.unmarshal(&d.ans.Status)
 		case "errorType":
-			return d.text(&d.ans.ErrorType)
+			d.unmarshal(&d.ans.ErrorType)
 		case "error":
-			return d.text(&d.ans.Error)
+			d.unmarshal(&d.ans.Error)
 		case "data":
-			return d.data()
+			d.data()
 		case "warnings":
-			raw, err := d.raw()
-			if err != nil {
-				return err
-			}
-			return json.Unmarshal(raw, &d.ans.Warnings)
+			d.unmarshal(&d.ans.Warnings)
 		case "isPartial":
-			raw, err := d.raw()
-			d.ans.Partial = string(raw) == "true"
-			return err
+			d.unmarshal(&d.ans.Partial)
 		default:
-			return d.skip()
+			d.skip()
 		}
-	})
-	if err != nil {
-		return err
 	}
 	if d.ans.Status == "success" && !d.complete {
-		return errors.New("the answer holds no series list")
+		d.fail(errors.New("the answer holds no series list"))
 	}
-	return nil
 }
-
-func (d *decoder) data() error {
-	c, err := d.peek()
-	if err != nil {
-		return err
+func (d *decoder) data() {
+	if d.peek() != '{' { // null, beside an error
+		d.skip()
+		return
 	}
-	if c != '{' { // null, beside an error
-		return d.skip()
-	}
-	return d.object(func(key []byte) error {
-		switch string(key) {
+	for it := d.begin('{'); it.next(); {
+		switch string(d.key()) {
 		case "resultType":
 			var kind string
-			if err := d.text(&kind); err != nil {
-				return err
+			if d.unmarshal(&kind); kind != "matrix" {
+				d.fail(fmt.Errorf("the answer is a %.20q, not a matrix", kind))
 			}
-			if kind != "matrix" {
-				return fmt.Errorf("the answer is a %.20q, not a matrix", kind)
-			}
-			return nil
 		case "result":
-			if err := d.array(d.oneSeries); err != nil {
-				return err
+			for it := d.begin('['); it.next(); {
+				d.oneSeries()
 			}
-			d.complete = true
-			return nil
+			d.complete = d.err == nil
 		default:
-			return d.skip()
+			d.skip()
 		}
-	})
+	}
 }
 
-func (d *decoder) oneSeries() error {
+func (d *decoder) oneSeries() {
 	d.metric, d.points = d.metric[:0], d.points[:0]
-	err := d.object(func(key []byte) error {
-		switch string(key) {
+	for it := d.begin('{'); it.next(); {
+		switch string(d.key()) {
 		case "metric":
-			raw, err := d.raw()
-			// The points are read next and move the buffer.
-			d.metric = append(d.metric, raw...)
-			return err
+			// Copied: reading the points moves the buffer.
+			d.metric = append(d.metric, d.raw()...)
 		case "values":
-			return d.array(d.onePoint)
+			for it := d.begin('['); it.next(); {
+				d.onePoint()
+			}
 		default: // native histograms
-			return d.skip()
+			d.skip()
 		}
-	})
-	if err != nil {
-		return err
 	}
-	return d.series(d.metric, d.points)
+	if d.err == nil {
+		d.fail(d.series(d.metric, d.points))
+	}
 }
 
-func (d *decoder) onePoint() error {
-	var (
-		p point
-		i int
-	)
-	err := d.array(func() error {
-		var err error
-		switch i {
-		case 0:
-			var raw []byte
-			if raw, err = d.number(); err == nil {
-				p.t, err = parseTime(raw)
-			}
-		case 1:
-			var raw []byte
-			if raw, err = d.str(); err == nil {
-				p.v, err = parseFloat(raw)
-			}
-		default:
-			err = errSyntax
-		}
-		i++
-		return err
-	})
-	if err != nil {
-		return err
+func (d *decoder) onePoint() {
+	var p point
+	var err error
+	d.expect('[')
+	if raw := d.number(); d.err == nil {
+		p.t, err = parseTime(raw)
+		d.fail(err)
 	}
-	if i != 2 {
-		return errSyntax
+	d.expect(',')
+	if raw := d.str(); d.err == nil {
+		p.v, err = parseFloat(raw)
+		d.fail(err)
 	}
-	d.points = append(d.points, p)
-	return nil
+	if d.expect(']'); d.err == nil {
+		d.points = append(d.points, p)
+	}
 }
 
 // parseTime turns seconds with a fraction into milliseconds, without a detour through a float for
@@ -247,27 +206,39 @@ var (
 	errSyntax  = errors.New("the answer is malformed JSON")
 )
 
-// scanner walks over JSON text with a buffer that only grows for a single long value.
+// scanner walks over JSON text with a buffer that only grows for a single long value. After an
+// error, err, its methods do nothing. A slice that it returns is valid until the next call.
 type scanner struct {
-	r   io.Reader
-	buf []byte // read and not yet passed over: buf[pos:]
-	pos int
-	err error
-	key []byte
+	r       io.Reader
+	buf     []byte // read and not yet passed over: buf[pos:]
+	pos     int
+	err     error
+	readErr error // comes up when buf is used up
+	lastKey []byte
+}
+
+// fail stops the scanner, unless err is nil.
+func (s *scanner) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
 }
 
 // more reads on, keeping buf[keep:], and returns how far what was kept moved towards the front.
-func (s *scanner) more(keep int) (moved int, err error) {
-	if s.err != nil {
-		return 0, s.err
-	}
-	if len(s.buf)-keep > maxValue {
-		return 0, fmt.Errorf("%w: one value is longer than %d bytes", errSyntax, maxValue)
+func (s *scanner) more(keep int) (moved int, ok bool) {
+	switch {
+	case s.err != nil:
+		return 0, false
+	case s.readErr != nil:
+		s.fail(s.readErr)
+		return 0, false
+	case len(s.buf)-keep > maxValue:
+		s.fail(fmt.Errorf("%w: one value is longer than %d bytes", errSyntax, maxValue))
+		return 0, false
 	}
 	if keep > 0 {
 		n := copy(s.buf, s.buf[keep:])
-		s.buf, moved = s.buf[:n], keep
-		s.pos -= moved
+		s.buf, s.pos, moved = s.buf[:n], s.pos-keep, keep
 	}
 	if len(s.buf) == cap(s.buf) {
 		s.buf = append(make([]byte, 0, 2*cap(s.buf)), s.buf...)
@@ -275,115 +246,96 @@ func (s *scanner) more(keep int) (moved int, err error) {
 	for {
 		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
 		s.buf = s.buf[:len(s.buf)+n]
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			s.err = err
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
 		}
+		s.readErr = err
 		if n > 0 {
-			return moved, nil
+			return moved, true
 		}
-		if s.err != nil {
-			return moved, s.err
+		if err != nil {
+			s.fail(err)
+			return moved, false
 		}
 	}
 }
 
-// peek passes over white space and returns the byte that follows, without passing over it.
-func (s *scanner) peek() (byte, error) {
-	for {
+// peek passes over white space and returns the byte that follows without passing over it, or 0.
+func (s *scanner) peek() byte {
+	for s.err == nil {
 		for ; s.pos < len(s.buf); s.pos++ {
 			switch c := s.buf[s.pos]; c {
 			case ' ', '\t', '\n', '\r':
 			default:
-				return c, nil
+				return c
 			}
 		}
-		if _, err := s.more(s.pos); err != nil {
-			return 0, err
-		}
+		s.more(s.pos)
 	}
+	return 0
 }
 
-func (s *scanner) expect(want byte) error {
-	c, err := s.peek()
-	if err != nil {
-		return err
+func (s *scanner) expect(want byte) {
+	if s.peek() == want {
+		s.pos++
+		return
 	}
-	if c != want {
-		return errSyntax
-	}
-	s.pos++
-	return nil
+	s.fail(errSyntax)
 }
 
-// object calls member for each member of the object that follows; member must pass over the
-// member's value. The key is only valid until it does.
-func (s *scanner) object(member func(key []byte) error) error {
-	return s.list('{', '}', func() error {
-		key, err := s.str()
-		if err != nil {
-			return err
-		}
-		// Passing over the colon may move the buffer.
-		s.key = append(s.key[:0], key...)
-		if err := s.expect(':'); err != nil {
-			return err
-		}
-		return member(s.key)
-	})
+// A list goes through the elements of an array or the members of an object.
+type list struct {
+	s     *scanner
+	end   byte
+	begun bool
 }
 
-// array calls element for each element of the array that follows; element must pass over it.
-func (s *scanner) array(element func() error) error { return s.list('[', ']', element) }
+// begin passes over the bracket that opens a list.
+func (s *scanner) begin(open byte) list {
+	s.expect(open)
+	return list{s: s, end: open + 2} // as the brackets are in ASCII
+}
 
-func (s *scanner) list(begin, end byte, item func() error) error {
-	if err := s.expect(begin); err != nil {
-		return err
+// next goes to the next item, which the caller has to pass over, or past the end.
+func (l *list) next() bool {
+	if l.s.peek() == l.end {
+		l.s.pos++
+		return false
 	}
-	for first := true; ; first = false {
-		c, err := s.peek()
-		if err != nil {
-			return err
-		}
-		if c == end {
-			s.pos++
-			return nil
-		}
-		if !first {
-			if err := s.expect(','); err != nil {
-				return err
-			}
-		}
-		if err := item(); err != nil {
-			return err
-		}
+	if l.begun {
+		l.s.expect(',')
 	}
+	l.begun = true
+	return l.s.err == nil
+}
+
+// key passes over a member's key and the colon after it.
+func (s *scanner) key() []byte {
+	s.lastKey = append(s.lastKey[:0], s.str()...)
+	s.expect(':')
+	return s.lastKey
 }
 
 // str passes over a string and returns what is between its quotes, as it is written.
-func (s *scanner) str() ([]byte, error) {
-	if err := s.expect('"'); err != nil {
-		return nil, err
-	}
+func (s *scanner) str() []byte {
+	s.expect('"')
 	start := s.pos
-	if err := s.endOfString(&start); err != nil {
-		return nil, err
+	if !s.endOfString(&start) {
+		return nil
 	}
-	return s.buf[start : s.pos-1], nil
+	return s.buf[start : s.pos-1]
 }
 
 // endOfString passes over the rest of a string, closing quote included, keeping everything from
-// start.
-func (s *scanner) endOfString(start *int) error {
-	for {
+// *start.
+func (s *scanner) endOfString(start *int) bool {
+	for s.err == nil {
 	scan:
 		for s.pos < len(s.buf) {
 			switch s.buf[s.pos] {
 			case '"':
 				s.pos++
-				return nil
+				return true
 			case '\\':
 				if s.pos+1 == len(s.buf) {
 					break scan
@@ -393,131 +345,105 @@ func (s *scanner) endOfString(start *int) error {
 				s.pos++
 			}
 		}
-		moved, err := s.more(*start)
-		if err != nil {
-			return err
-		}
+		moved, _ := s.more(*start)
 		*start -= moved
 	}
+	return false
 }
 
 // number passes over a number and returns it as it is written.
-func (s *scanner) number() ([]byte, error) {
-	if _, err := s.peek(); err != nil {
-		return nil, err
-	}
-	start := s.pos
-	for {
+func (s *scanner) number() []byte {
+	s.peek()
+	for start := s.pos; s.err == nil; {
 		for ; s.pos < len(s.buf); s.pos++ {
 			switch c := s.buf[s.pos]; {
 			case c >= '0' && c <= '9', c == '.', c == '-', c == '+', c == 'e', c == 'E':
 			case s.pos == start:
-				return nil, errSyntax
+				s.fail(errSyntax)
+				return nil
 			default:
-				return s.buf[start:s.pos], nil
+				return s.buf[start:s.pos]
 			}
 		}
-		moved, err := s.more(start)
-		if err != nil {
-			return nil, err
-		}
+		moved, _ := s.more(start)
 		start -= moved
 	}
+	return nil
 }
 
 // raw passes over a value of any kind and returns it as it is written.
-func (s *scanner) raw() ([]byte, error) {
-	if _, err := s.peek(); err != nil {
-		return nil, err
-	}
+func (s *scanner) raw() []byte {
+	s.peek()
 	start := s.pos
-	if err := s.value(&start); err != nil {
-		return nil, err
+	if !s.value(&start) {
+		return nil
 	}
-	return s.buf[start:s.pos], nil
+	return s.buf[start:s.pos]
 }
 
 // skip passes over a value of any kind and size.
-func (s *scanner) skip() error {
-	if _, err := s.peek(); err != nil {
-		return err
-	}
-	return s.value(nil)
+func (s *scanner) skip() {
+	s.peek()
+	s.value(nil)
 }
 
-// value passes over a value that begins at pos, keeping everything from *start if start is not nil.
-// It counts brackets and does not check what is between them: what is used is parsed afterwards.
-func (s *scanner) value(start *int) error {
-	for depth, begun := 0, false; ; {
-		if s.pos >= len(s.buf) {
+// value passes over the value that begins at pos, keeping everything from *start unless start is
+// nil. It counts brackets and does not check what is between them: what is used is parsed later.
+func (s *scanner) value(start *int) bool {
+	for depth, begun := 0, false; s.err == nil; begun = true {
+		for s.pos == len(s.buf) {
 			keep := s.pos
 			if start != nil {
 				keep = *start
 			}
-			moved, err := s.more(keep)
-			if err != nil {
-				return err
-			}
+			moved, ok := s.more(keep)
 			if start != nil {
 				*start -= moved
 			}
-			continue
-		}
-		switch c := s.buf[s.pos]; c {
-		case '"':
-			if begun && depth == 0 {
-				return nil
+			if !ok {
+				return false
 			}
+		}
+		switch c := s.buf[s.pos]; {
+		case depth == 0 && begun && strings.IndexByte("\"]},: \t\r\n", c) >= 0: // after a number or a word
+			return true
+		case c == '"':
 			s.pos++
 			from := s.pos
-			if start == nil {
-				start = &from // one string is held: bounded by maxValue
+			if start != nil {
+				from = *start
 			}
-			if err := s.endOfString(start); err != nil {
-				return err
+			if !s.endOfString(&from) {
+				return false
 			}
-			if start == &from {
-				start = nil
+			if start != nil {
+				*start = from
 			}
 			if depth == 0 {
-				return nil
+				return true
 			}
-		case '{', '[':
+			continue
+		case c == '{', c == '[':
 			depth++
-			s.pos++
-		case '}', ']':
-			if depth == 0 {
-				if !begun {
-					return errSyntax
-				}
-				return nil
+		case c == '}', c == ']':
+			if depth--; depth == 0 {
+				s.pos++
+				return true
 			}
-			depth--
-			s.pos++
-			if depth == 0 {
-				return nil
-			}
-		case ',', ' ', '\t', '\n', '\r':
-			if depth == 0 {
-				if !begun {
-					return errSyntax
-				}
-				return nil
-			}
-			s.pos++
-		default:
-			s.pos++
 		}
-		begun = true
+		if s.pos++; depth < 0 {
+			s.fail(errSyntax)
+		}
 	}
+	return false
 }
 
-func (s *scanner) text(into *string) error {
-	raw, err := s.raw()
-	if err != nil {
-		return err
+func (s *scanner) unmarshal(into any) {
+	if raw := s.raw(); s.err == nil {
+		if err := json.Unmarshal(raw, into); err != nil {
+			s.fail(fmt.Errorf("%w: %w", errSyntax, err))
+		}
 	}
-	return json.Unmarshal(raw, into)
 }
 
 // isText says whether b could be a page meant for people, as a login page is.

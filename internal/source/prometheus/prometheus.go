@@ -175,7 +175,7 @@ func (s *Source) String() string { return s.name }
 func (s *Source) Fetch(ctx context.Context, names []string, lookback time.Duration, sink source.Sink) (time.Time, error) {
 	s.fetches++
 	queries := s.plan(names, lookback)
-	f := fetch{source: s, sink: sink, found: map[string]bool{}}
+	f := tick{source: s, sink: sink, found: map[string]bool{}}
 
 	// No errgroup.WithContext: one query's failure must not take away what the others would bring.
 	var group errgroup.Group
@@ -248,8 +248,8 @@ func (s *Source) logWarnings(ctx context.Context, warnings map[string]bool) {
 	klog.FromContext(ctx).Info("Source warns: its answers may be incomplete", "source", s.name, "warnings", text)
 }
 
-// A fetch is what the queries of one Fetch share. Its fields are guarded by source.mu.
-type fetch struct {
+// A tick is what the queries of one Fetch share. Its fields are guarded by source.mu.
+type tick struct {
 	source   *Source
 	sink     source.Sink
 	found    map[string]bool
@@ -265,7 +265,7 @@ type failure struct {
 	err   error
 }
 
-func (f *fetch) run(ctx context.Context, q query) {
+func (f *tick) run(ctx context.Context, q query) {
 	s := f.source
 	s.mu.Lock()
 	unreachable := f.unreachable
@@ -290,7 +290,7 @@ func (f *fetch) run(ctx context.Context, q query) {
 	}
 }
 
-func (f *fetch) warn(text string) {
+func (f *tick) warn(text string) {
 	if f.warnings == nil {
 		f.warnings = map[string]bool{}
 	}
@@ -298,7 +298,7 @@ func (f *fetch) warn(text string) {
 }
 
 // series takes one series of an answer.
-func (f *fetch) series(metric []byte, points []point) error {
+func (f *tick) series(metric []byte, points []point) error {
 	if len(points) == 0 {
 		return nil
 	}
@@ -344,12 +344,12 @@ func parseLabels(metric []byte) (labels.Labels, error) {
 }
 
 // failed says whether a query failed or was not asked.
-func (f *fetch) failed(q query) bool {
+func (f *tick) failed(q query) bool {
 	return f.unreachable || slices.ContainsFunc(f.failures, func(fail failure) bool { return fail.query.expr == q.expr })
 }
 
 // err names the source and each distinct reason once: when a server is down, all queries fail alike.
-func (f *fetch) err(queries int) error {
+func (f *tick) err(queries int) error {
 	if len(f.failures) == 0 {
 		return nil
 	}

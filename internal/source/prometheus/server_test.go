@@ -103,7 +103,7 @@ scrape_configs:
   scrape_timeout: %s
 `, sourcetest.Interval, sourcetest.Interval)
 	if targetsFile != "" {
-		text += fmt.Sprintf("  file_sd_configs: [{files: [%q], refresh_interval: 1s}]\n", targetsFile)
+		text += fmt.Sprintf("  file_sd_configs: [{files: [%q]}]\n", targetsFile)
 	}
 	return text
 }
@@ -230,6 +230,11 @@ func newBinary(t testing.TB, binary string, setup sourcetest.Setup, args func(ad
 			if resp.StatusCode == http.StatusOK {
 				break
 			}
+		}
+		select {
+		case <-exited:
+			t.Fatalf("%s has ended", binary)
+		default:
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%s does not answer: %v", binary, err)
