@@ -2,6 +2,8 @@ package signals
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/inference-metrics/adapter/internal/window"
@@ -105,4 +107,58 @@ func (r *Replica) busy(c Canonical, key string) (since, until int64, ok bool) {
 		since, ok = samples[i].T, true
 	}
 	return since, p.newest, ok
+}
+
+// resumed says that counters stood still for a window while requests were in the replica, and count
+// again for less than one; "" otherwise. The window is then mostly one of the stall: its low rate
+// would be the first answer after a time without any, which an HPA that has meanwhile forgotten its
+// recommendations follows at once.
+func (r *Replica) resumed(st *stat, counters ...[]window.Sample) string {
+	w := st.window.Milliseconds()
+	first := int64(math.MaxInt64)
+	for _, samples := range counters {
+		// The sample before the window is what its first one is compared with.
+		in := window.Since(samples, st.newest-w)
+		for n := len(samples) - len(in); n < len(samples); n++ {
+			if n > 0 && lastGrowth(samples[n-1:n+1]) > 0 {
+				first = min(first, samples[n].T)
+				break
+			}
+		}
+	}
+	if first == math.MaxInt64 || first <= st.newest-(st.window-st.interval).Milliseconds() {
+		return ""
+	}
+	var stood, oldest int64 = 0, first
+	for _, samples := range counters {
+		before := samples[:len(samples)-len(window.Since(samples, first))]
+		if len(before) > 0 {
+			stood, oldest = max(stood, lastGrowth(before)), min(oldest, before[0].T)
+		}
+	}
+	stood = max(stood, oldest)
+	if first-stood < w || !r.occupied(first-w, first) {
+		return ""
+	}
+	return fmt.Sprintf("requests finish again for %s, after none for %s: the window of %s is not whole yet",
+		time.Duration(st.newest-first)*time.Millisecond, time.Duration(first-stood)*time.Millisecond, st.window)
+}
+
+// occupied reports whether requests waited, or ran, in some part at every sample from a time on
+// until before another.
+func (r *Replica) occupied(from, until int64) bool {
+	for _, c := range []Canonical{Queue, Running} {
+		st, reason := r.get(c)
+		if reason != "" {
+			continue
+		}
+		for _, p := range st.parts {
+			in := window.Since(p.series[0], from)
+			in = in[:len(in)-len(window.Since(in, until))]
+			if len(in) > 0 && !slices.ContainsFunc(in, func(s window.Sample) bool { return s.V <= 0 }) {
+				return true
+			}
+		}
+	}
+	return false
 }

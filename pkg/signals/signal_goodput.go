@@ -67,7 +67,9 @@ func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
 	}
 
 	var finished, perSecond float64
+	var counters [][]window.Sample
 	for _, part := range e2e.parts {
+		counters = append(counters, countOf(part.buckets))
 		b, reason := r.goodOf(part.key, hists, e2e.window, p.SLO)
 		if reason != "" {
 			return unknown(reason)
@@ -77,6 +79,9 @@ func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
 	}
 	if finished == 0 {
 		return r.nothingFinished(e2e)
+	}
+	if reason := r.resumed(e2e, counters...); reason != "" {
+		return unknown(reason)
 	}
 	return Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(used...), Window: e2e.window}
 }

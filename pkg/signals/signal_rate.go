@@ -22,8 +22,10 @@ func evalRequestRate(r *Replica, _ Params) Result {
 		return unknown(reason)
 	}
 	var delta, perSecond float64
+	var counters [][]window.Sample
 	for _, p := range st.parts {
 		for _, samples := range p.series {
+			counters = append(counters, samples)
 			samples = window.Since(samples, p.newest-st.window.Milliseconds())
 			d, ok := window.Increase(samples)
 			if !ok {
@@ -35,6 +37,9 @@ func evalRequestRate(r *Replica, _ Params) Result {
 	}
 	if delta == 0 {
 		return r.nothingFinished(st)
+	}
+	if reason := r.resumed(st, counters...); reason != "" {
+		return unknown(reason)
 	}
 	return Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(st), Window: st.window}
 }
