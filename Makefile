@@ -96,7 +96,7 @@ lint: bin/staticcheck bin/logcheck ## gofmt, go vet, staticcheck, structured log
 verify: lint verify-flags verify-signals ## Lint, and fail where a generated file is not what is committed
 
 .PHONY: update
-update: update-flags update-signals ## Write all generated files
+update: update-flags update-signals update-states ## Write all generated files
 
 .PHONY: verify-flags update-flags
 verify-flags: build
@@ -109,6 +109,11 @@ verify-signals:
 	@go test -run '^TestSignalsDoc$$' . || { echo 'docs/signals.md is old: make update-signals'; exit 1; }
 update-signals:
 	go test -run '^TestSignalsDoc$$' . -update
+
+# test-cluster verifies it.
+.PHONY: update-states
+update-states:
+	go -C test/cluster test -count 1 ./statetable -rewrite
 
 ##@ Tools
 
