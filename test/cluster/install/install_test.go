@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,7 +65,7 @@ func TestInstall(t *testing.T) {
 	i.mountSecret(t, certs)
 	adapter := i.start(t, "prometheus", certs)
 	i.lead(t, adapter.Address)
-	if err := c.AwaitAvailable(ctx, "v1beta1", "v1beta2"); err != nil {
+	if err := c.AwaitAvailable(ctx); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("permissions", i.testPermissions)
@@ -91,6 +93,10 @@ func TestInstall(t *testing.T) {
 		i.staysAvailable(t)
 	})
 }
+
+// insecure asks whoever listens: the certificate is for the Service's name, and checking it is the
+// aggregation layer's part.
+var insecure = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 
 type install struct {
 	cluster *cluster.Cluster
@@ -151,9 +157,21 @@ func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
 		t.Fatal(err)
 	}
 	t.Cleanup(adapter.Stop)
-	if err := adapter.AwaitReady(t.Context()); err != nil {
-		t.Fatalf("with the arguments of overlay %s: %v", overlay, err)
-	}
+	eventually(t, 2*time.Minute, "the adapter is ready with the arguments of overlay "+overlay, func() error {
+		if adapter.Exited() {
+			log, _ := os.ReadFile(adapter.Log)
+			t.Fatalf("with the arguments of overlay %s %q the adapter ended:\n%s", overlay, args, log)
+		}
+		resp, err := insecure.Get("https://" + adapter.Address + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
 	return adapter
 }
 
@@ -257,32 +275,35 @@ func (i *install) testPermissions(t *testing.T) {
 	}
 }
 
-// staysAvailable checks what the API servers ask through the aggregation layer, with the
-// certificate checked on a connection of its own.
+// staysAvailable asks for the list of metrics through the aggregation layer, which checks the
+// certificate, for long enough for kube-apiserver to have seen the newest APIServices.
 func (i *install) staysAvailable(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := i.cluster.AwaitAvailable(ctx, "v1beta1", "v1beta2"); err != nil {
+	if err := i.cluster.AwaitAvailable(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal([]byte(i.kubectl(t, "get", "--raw", "/apis/custom.metrics.k8s.io/v1beta2")), &list); err != nil {
-		t.Fatal(err)
-	}
-	if len(list.APIResources) == 0 {
-		t.Fatal("no metrics are listed")
+	for range 10 {
+		var list metav1.APIResourceList
+		if err := json.Unmarshal([]byte(i.kubectl(t, "get", "--raw", "/apis/custom.metrics.k8s.io/v1beta2")), &list); err != nil {
+			t.Fatal(err)
+		}
+		if len(list.APIResources) == 0 {
+			t.Fatal("no metrics are listed")
+		}
+		time.Sleep(300 * time.Millisecond)
 	}
 }
 
 func servedCertificate(t *testing.T, address string) string {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // only looked at
+	resp, err := insecure.Get("https://" + address + "/livez")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	return string(conn.ConnectionState().PeerCertificates[0].Raw)
+	defer resp.Body.Close()
+	return string(resp.TLS.PeerCertificates[0].Raw)
 }
 
 func eventually(t *testing.T, within time.Duration, what string, done func() error) {
