@@ -192,6 +192,28 @@ func TestMetricsOfHPAsAreFollowed(t *testing.T) {
 	expect("gateway_queue")
 }
 
+// A watch that broke off is followed by a new list: what is not in it has gone meanwhile.
+func TestListsReplace(t *testing.T) {
+	index := new(pods.Index)
+	p := podObjects{index}
+	p.replace([]*corev1.Pod{pod("a", nil), pod("b", nil)})
+	p.replace([]*corev1.Pod{pod("b", nil)})
+	if index.Get("serving", "a") != nil || index.Get("serving", "b") == nil {
+		t.Error("the pods are not those of the newer list")
+	}
+
+	var told []string
+	h := &hpaObjects{onChange: func(metrics []string) { told = metrics }, metrics: map[types.NamespacedName][]string{}}
+	object := func(name, metric string) *autoscalingv2.HorizontalPodAutoscaler {
+		return hpa(name, autoscalingv2.MetricSpec{Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: metric}}})
+	}
+	h.replace([]*autoscalingv2.HorizontalPodAutoscaler{object("one", "vllm_goodput"), object("two", "vllm_queue_depth")})
+	h.replace([]*autoscalingv2.HorizontalPodAutoscaler{object("two", "vllm_queue_depth")})
+	if diff := cmp.Diff([]string{"vllm_queue_depth"}, told); diff != "" {
+		t.Errorf("metrics in use (-want +got):\n%s", diff)
+	}
+}
+
 func TestNoHPAIsToldToo(t *testing.T) {
 	changes := make(chan []string, 1)
 	mirror := NewHPAs(fake.NewClientset(), func(metrics []string) { changes <- metrics })

@@ -83,7 +83,7 @@ func (r *reasons) String() string {
 // source's fault where that cannot be read and data is what is missing.
 func (r *reasons) err(what string, snapshot *collect.Snapshot) error {
 	if r.data && snapshot.Err != nil {
-		return unavailable("%s: %s; %s cannot be read: %v", what, r, snapshot.Source, snapshot.Err)
+		return unavailable("%s: %s; the source cannot be read: %v", what, r, snapshot.Err)
 	}
 	return notFound("%s: %s", what, r)
 }

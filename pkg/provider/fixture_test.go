@@ -48,7 +48,7 @@ func (g *gauges) Fetch(_ context.Context, names []string, _ time.Duration, sink 
 
 func (g *gauges) String() string { return "the test's source" }
 
-var errDown = errors.New("connection refused")
+var errDown = errors.New("the test's source: connection refused")
 
 func queue(v float64) map[string]float64 {
 	return map[string]float64{"vllm:num_requests_waiting": v, "vllm:num_requests_running": 1}

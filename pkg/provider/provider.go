@@ -133,7 +133,7 @@ func collected(snapshot *collect.Snapshot, signal string) error {
 	case snapshot.Collected(signal):
 		return nil
 	case snapshot.Err != nil:
-		return unavailable("%s is not collected yet, and %s cannot be read: %v", signal, snapshot.Source, snapshot.Err)
+		return unavailable("%s is not collected yet, and the source cannot be read: %v", signal, snapshot.Err)
 	}
 	return unavailable("%s is warming up, as it has not been asked for lately: ask again in %.0f s", signal, max(1, snapshot.Next().Seconds()))
 }

@@ -108,12 +108,12 @@ func TestOnePodWithoutValue(t *testing.T) {
 		{name: "being deleted", pod: "dying", code: 404, message: []string{"being deleted, or ended"}},
 		{name: "no samples", pod: "silent", code: 404, message: []string{"no value of vllm_queue_depth for pod silent in namespace serving", "no sample"}},
 		{name: "no samples, source down", source: errDown, pod: "silent", code: 503,
-			message: []string{"the test's source cannot be read: connection refused"}},
+			message: []string{"the source cannot be read: the test's source: connection refused"}},
 		{name: "not a number", pod: "nan", code: 404, message: []string{"no value of vllm_queue_depth"}},
 		{name: "not collected", pod: "busy", metric: "vllm_kv_cache_usage", code: 503,
 			message: []string{"vllm_kv_cache_usage is warming up", "ask again in 3600 s"}},
 		{name: "not collected, source down", source: errDown, pod: "busy", metric: "vllm_kv_cache_usage", code: 503,
-			message: []string{"not collected yet", "the test's source cannot be read: connection refused"}},
+			message: []string{"not collected yet", "the source cannot be read: the test's source: connection refused"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.metric == "" {
@@ -154,7 +154,7 @@ func TestSelectedPods(t *testing.T) {
 		{name: "none has a value", selector: "app=quiet", code: 404,
 			message: []string{"no value of vllm_queue_depth for any of 3 pods selected in namespace serving: 2 warming up (never Ready), 1 the source has no sample of"}},
 		{name: "none has a value, source down", source: errDown, selector: "app=quiet", code: 503,
-			message: []string{"for any of 3 pods selected", "2 warming up (never Ready)", "the test's source cannot be read: connection refused"}},
+			message: []string{"for any of 3 pods selected", "2 warming up (never Ready)", "the source cannot be read: the test's source: connection refused"}},
 		{name: "all are starting, source down", source: errDown, selector: "app=starting", code: 404,
 			message: []string{"for any of 1 pods selected", "warming up (never Ready)"}},
 	} {
