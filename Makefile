@@ -43,7 +43,7 @@ test: deps unit test-image test-cluster ## Everything that CI runs, installing w
 
 .PHONY: test-cluster
 test-cluster: ## Tests on a real control plane (etcd, kube-apiserver, HPA controller, kwok, Prometheus)
-	go -C test/cluster test -timeout 60m ./...
+	go -C test/cluster test -p 1 -timeout 60m ./...
 
 .PHONY: test-image
 test-image: ## Build the image without any registry, and run the program from it
@@ -52,7 +52,7 @@ test-image: ## Build the image without any registry, and run the program from it
 .PHONY: soak
 soak: ## What is too long for CI: the race detector everywhere, then the cluster tests three times
 	go test -race ./...
-	go -C test/cluster test -timeout 180m -count 3 ./...
+	go -C test/cluster test -p 1 -timeout 180m -count 3 ./...
 
 FUZZTIME ?= 30s
 .PHONY: fuzz
@@ -75,7 +75,7 @@ bench: bin/benchstat ## Benchmarks of a request and of a collection tick, as ben
 ##@ A control plane to play with
 
 .PHONY: cluster-up
-cluster-up: ## Start a real control plane on loopback and print its KUBECONFIG
+cluster-up: ## Start a control plane on loopback; see CONTRIBUTING.md
 	go -C test/cluster run ./cmd/cluster up
 
 .PHONY: cluster-down
@@ -108,7 +108,7 @@ update-flags: build
 verify-signals:
 	@go test -run '^TestSignalsDoc$$' . || { echo 'docs/signals.md is old: make update-signals'; exit 1; }
 update-signals:
-	go test -run '^TestSignalsDoc$$' . -update
+	go test -run '^TestSignalsDoc$$' . -rewrite
 
 # test-cluster verifies it.
 .PHONY: update-states

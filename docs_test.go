@@ -13,13 +13,13 @@ import (
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
-var update = flag.Bool("update", false, "write the generated documents instead of comparing them")
+var rewrite = flag.Bool("rewrite", false, "write the generated documents instead of comparing them")
 
 // TestSignalsDoc holds docs/signals.md to the catalogue that it is generated from.
 func TestSignalsDoc(t *testing.T) {
 	const path = "docs/signals.md"
 	want := signalsDoc()
-	if *update {
+	if *rewrite {
 		if err := os.WriteFile(path, want, 0o644); err != nil {
 			t.Fatal(err)
 		}

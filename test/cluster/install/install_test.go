@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -135,6 +136,27 @@ func (i *install) mountSecret(t *testing.T, dir string) {
 	}
 }
 
+// mountConfig writes the ConfigMap that the Deployment mounts into a directory.
+func (i *install) mountConfig(t *testing.T, d *appsv1.Deployment) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, v := range d.Spec.Template.Spec.Volumes {
+		if v.ConfigMap == nil {
+			continue
+		}
+		m, err := i.cluster.Client.CoreV1().ConfigMaps(cluster.AdapterNamespace).Get(t.Context(), v.ConfigMap.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, data := range m.Data {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
 // start runs the adapter on the host as the Deployment of the overlay that is installed says.
 func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
 	t.Helper()
@@ -142,6 +164,7 @@ func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config := i.mountConfig(t, d)
 	address := regexp.MustCompile(`http://[^/]+`)
 	var args []string
 	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
@@ -149,6 +172,7 @@ func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
 			continue // the harness chooses a free one
 		}
 		arg = strings.ReplaceAll(arg, "/certs/", certs+"/")
+		arg = strings.ReplaceAll(arg, "/config/", config+"/")
 		arg = address.ReplaceAllString(arg, "http://127.0.0.1:9") // nothing beyond loopback
 		args = append(args, arg)
 	}
