@@ -226,7 +226,9 @@ func TestPortTaken(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	var stderr strings.Builder
-	code := run(t.Context(), []string{"--standalone", vllm0, fmt.Sprintf("--secure-port=%d", taken.Addr().(*net.TCPAddr).Port)}, io.Discard, &stderr)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code := run(ctx, []string{"--standalone", vllm0, fmt.Sprintf("--secure-port=%d", taken.Addr().(*net.TCPAddr).Port)}, io.Discard, &stderr)
 	want := fmt.Sprintf("adapter: failed to create listener: failed to listen on %s: listen tcp %[1]s: bind: address already in use\n", taken.Addr())
 	if diff := cmp.Diff(want, stderr.String()); code != 1 || diff != "" {
 		t.Errorf("exit code %d, stderr (-want +got):\n%s", code, diff)

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"regexp"
 	"time"
 
 	promlabels "github.com/prometheus/prometheus/model/labels"
@@ -171,6 +172,9 @@ func changed(sets cliflag.NamedFlagSets, section string) []string {
 	return names
 }
 
+// credentials are those in a URL, which no message shows.
+var credentials = regexp.MustCompile(`//[^/@]*@`)
+
 // parseTargets returns the targets, and the pods that they are of.
 func (o *options) parseTargets() ([]target, []podLabels, error) {
 	var errs []error
@@ -181,7 +185,8 @@ func (o *options) parseTargets() ([]target, []podLabels, error) {
 			err = errors.New("in a cluster a pod has labels already: {...} is for --standalone")
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--target %s: %w", text, err))
+			message := fmt.Sprintf("--target %s: %v", text, err)
+			errs = append(errs, errors.New(credentials.ReplaceAllString(message, "//...@")))
 			continue
 		}
 		targets = append(targets, t)

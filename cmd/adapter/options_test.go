@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"net"
 	"strings"
 	"testing"
@@ -61,6 +62,8 @@ func TestBadFlags(t *testing.T) {
 			"--kubeconfig: --standalone runs without Kubernetes: leave one of them out",
 			"--authentication-kubeconfig: --standalone has no authentication and no authorization: leave it out",
 			"--authorization-kubeconfig: --standalone has no authentication and no authorization: leave it out"}},
+		{"a password is not shown", "--standalone --target=default/vllm-0=ftp://me:secret@127.0.0.1/metrics", []string{
+			`--target default/vllm-0=ftp://...@127.0.0.1/metrics: "ftp://...@127.0.0.1/metrics" is no URL to scrape, such as http://127.0.0.1:8000/metrics`}},
 		{"labels that differ", "--standalone " + vllm0 + " --target=default/vllm-0{app=other}=http://127.0.0.1:8001/metrics", []string{
 			"--target: two targets of pod default/vllm-0 give it other labels"}},
 		{"one engine twice", "--standalone " + vllm0 + " " + vllm0, []string{
@@ -71,8 +74,10 @@ func TestBadFlags(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
+			ctx, stop := context.WithCancel(t.Context())
+			stop() // what is not refused ends at once
 			var stdout, stderr bytes.Buffer
-			if code := run(t.Context(), strings.Fields(tc.args), &stdout, &stderr); code != 1 {
+			if code := run(ctx, strings.Fields(tc.args), &stdout, &stderr); code != 1 {
 				t.Errorf("exit code %d", code)
 			}
 			want := "adapter: " + strings.Join(tc.want, "\nadapter: ") + "\n"
