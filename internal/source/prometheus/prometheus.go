@@ -7,6 +7,7 @@
 //
 // The number of queries of a fetch depends on the names asked for alone, never on how many pods or
 // autoscalers there are: one for each name that has data, and one for all other names together.
+// Where that one proves too much for the server, its names are asked for one by one.
 package prometheus
 
 import (
@@ -194,6 +195,14 @@ func (s *Source) Fetch(ctx context.Context, names []string, lookback time.Durati
 	for _, q := range queries {
 		if !f.failed(q) {
 			s.settle(q.names, f.found)
+		}
+	}
+	for _, fail := range f.failures {
+		if errors.Is(fail.err, errTooMuch) && !f.unreachable {
+			// Next time, one by one: a first look at a large fleet may be too much for one answer.
+			for _, name := range fail.query.names {
+				s.idle[name] = 0
+			}
 		}
 	}
 	s.forget()

@@ -169,6 +169,28 @@ func TestLongProbe(t *testing.T) {
 	}
 }
 
+// TestTooMuchAtOnce: what is too much for one query is asked for name by name.
+func TestTooMuchAtOnce(t *testing.T) {
+	srv := newFake(t, func(w http.ResponseWriter, query string) string {
+		if strings.Contains(query, "|") {
+			w.WriteHeader(422)
+			return `{"status":"error","error":"too many samples"}`
+		}
+		return matrix(3, strings.Split(query, `"`)[1])
+	})
+	s := open(t, Config{URL: srv.URL})
+	names := []string{"x", "y", "z"}
+	if _, err := s.Fetch(t.Context(), names, time.Minute, sink{}); err == nil {
+		t.Fatal("no error")
+	}
+	if diff := cmp.Diff(sink{"x": 3, "y": 3, "z": 3}, fetch(t, s, names...)); diff != "" {
+		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+	if got := srv.queries(); len(got) != 1+len(names) {
+		t.Errorf("queries %q", got)
+	}
+}
+
 func TestRequest(t *testing.T) {
 	srv := newFake(t, func(http.ResponseWriter, string) string { return matrix(1, "x") })
 	fetch(t, open(t, Config{URL: srv.URL + "/prefix/", Timeout: 3 * time.Second}), "x")

@@ -198,6 +198,8 @@ func (s *Source) readClock(resp *http.Response) {
 var (
 	errUnreachable = errors.New("cannot be reached")
 	errTimeout     = errors.New("timed out")
+	// errTooMuch marks that a query asks for more than the server, or we, can take at once.
+	errTooMuch = errors.New("too much at once")
 )
 
 // explain says what to do about an error of the connection.
@@ -206,8 +208,10 @@ func (s *Source) explain(ctx context.Context, err error) error {
 	var tooLarge *tooLargeError
 	switch {
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return fmt.Errorf("no complete answer within %s: the server is overloaded or the timeout too short: %w", s.timeout, err)
-	case ctx.Err() != nil, errors.As(err, &tooLarge):
+		return fmt.Errorf("%w: no complete answer within %s: the server is overloaded or the timeout too short: %w", errTooMuch, s.timeout, err)
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("%w: %w", errTooMuch, err)
+	case ctx.Err() != nil:
 		return err
 	case errors.As(err, &dns):
 		return fmt.Errorf("%w: check the host in the URL", err)
@@ -221,7 +225,7 @@ func (s *Source) explain(ctx context.Context, err error) error {
 
 // refused explains an answer that is not 200.
 func refused(resp *http.Response, body io.Reader) error {
-	hint := ""
+	hint, kind := "", error(nil)
 	switch code := resp.StatusCode; {
 	case code >= 300 && code < 400:
 		to := "elsewhere"
@@ -236,6 +240,7 @@ func refused(resp *http.Response, body io.Reader) error {
 	case code == http.StatusNotFound:
 		hint = "check the path prefix in the URL"
 	case code == http.StatusUnprocessableEntity:
+		kind = errTooMuch
 		hint = "the query is beyond the server's limits: narrow it with matchers, or raise the server's limit (Prometheus: --query.max-samples)"
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 		hint = "the server is overloaded or limits this client"
@@ -257,6 +262,9 @@ func refused(resp *http.Response, body io.Reader) error {
 	}
 	if hint != "" {
 		msg += ": " + hint
+	}
+	if kind != nil {
+		return fmt.Errorf("%w: %s", kind, msg)
 	}
 	return errors.New(msg)
 }

