@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,12 @@ func TestPodsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.awaits("pod b, deleted, is gone", "b", gone)
+	for _, r := range []replicaState{a, b} {
+		if conn, err := net.Dial("tcp", r.Address); err == nil {
+			conn.Close()
+			t.Errorf("%s still listens on %s", r.Name, r.Address)
+		}
+	}
 }
 
 func TestServeBeforeReady(t *testing.T) {

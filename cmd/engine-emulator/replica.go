@@ -49,7 +49,7 @@ type replica struct {
 type flight struct {
 	engine *engine.Engine
 	load   *loadRun              // nil for a request over HTTP
-	done   chan<- engine.Outcome // nil for a generated request; closed when the request is lost
+	done   chan<- engine.Outcome // nil for a generated request
 }
 
 // boot starts the server's process afresh: its counters begin at 0.
@@ -122,9 +122,6 @@ func (r *replica) drop(id uint64) {
 	r.fleet.totals.Dropped++
 	if fl.load != nil {
 		fl.load.totals.Dropped++
-	}
-	if fl.done != nil {
-		close(fl.done)
 	}
 }
 
@@ -225,11 +222,7 @@ func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	select {
-	case o, ok := <-done:
-		if !ok {
-			writeError(w, http.StatusServiceUnavailable, errors.New("the emulated server went away"))
-			return
-		}
+	case o := <-done:
 		reason := "stop"
 		if o.Reason == engine.Length {
 			reason = "length"
@@ -245,7 +238,7 @@ func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
 				"prompt_tokens": o.PromptTokens, "completion_tokens": o.OutputTokens, "total_tokens": o.PromptTokens + o.OutputTokens,
 			},
 		})
-	case <-req.Context().Done():
+	case <-req.Context().Done(): // the client went away, or the server with all its connections
 		f.mu.Lock()
 		if fl, ok := r.flights[er.ID]; ok {
 			fl.engine.Abort(f.engineTime(), er.ID)

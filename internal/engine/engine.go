@@ -218,12 +218,10 @@ func (e *Engine) stepping() bool { return len(e.step) > 0 }
 // startStep schedules the next step at the present time, and reports whether there is any work.
 func (e *Engine) startStep() bool {
 	budget := e.cfg.MaxNumBatchedTokens
-	preempted := false
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		r := e.running[i]
 		n := min(r.tokens()-r.computed, budget)
 		for !e.allocate(r, r.computed+n) {
-			preempted = true
 			if e.preemptLast() == r {
 				n = 0
 				break
@@ -234,12 +232,12 @@ func (e *Engine) startStep() bool {
 			budget -= n
 		}
 	}
-	// After a preemption nobody is admitted: whoever comes would take the blocks that the
-	// preempted request lacks.
-	for !preempted && budget > 0 && e.waiting.len() > 0 && len(e.running) < e.cfg.MaxNumSeqs {
+	for budget > 0 && e.waiting.len() > 0 && len(e.running) < e.cfg.MaxNumSeqs {
 		r := e.waiting.front()
 		// Admission looks at the whole prompt, though a chunk may be all that is computed now:
-		// else prompts that cannot all fit would be begun, and preempt each other.
+		// else prompts that cannot all fit would be begun, and preempt each other. For the same
+		// reason a request that this step has preempted does not come back in it: it needs what
+		// it gave up.
 		if blocksFor(r.tokens(), e.cfg.BlockSize) > e.free {
 			break
 		}

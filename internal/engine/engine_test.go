@@ -106,6 +106,22 @@ func TestTokenBudgetIsSharedRunningFirst(t *testing.T) {
 	}
 }
 
+func TestChunkWithoutOutputLeavesNoTrace(t *testing.T) {
+	e := mustNew(t, round())
+	mustSubmit(t, e, t0, Request{ID: 1, PromptTokens: 200, OutputTokens: 2}) // four chunks
+	e.Advance(sec(10))
+	if got := e.Stats().Steps; got != 5 {
+		t.Fatalf("%d steps, want 5", got)
+	}
+	h, count := e.metrics.iterationTokens, 0
+	for _, c := range h.counts {
+		count += c
+	}
+	if count != 2 || h.sum != 200+1+1 {
+		t.Errorf("iteration_tokens_total counts %d steps with %g tokens, want the 2 that had an output, with 202", count, h.sum)
+	}
+}
+
 func TestSeats(t *testing.T) {
 	e := mustNew(t, round())
 	for i := range uint64(6) {
@@ -145,6 +161,15 @@ func TestPreemption(t *testing.T) {
 	// Each fits (8 blocks), both grow to 14.
 	mustSubmit(t, e, t0, Request{ID: 1, PromptTokens: 120, OutputTokens: 100})
 	mustSubmit(t, e, t0, Request{ID: 2, PromptTokens: 120, OutputTokens: 100})
+	for e.Stats().Preemptions == 0 {
+		// Whoever waits already does not overtake the preempted request.
+		mustSubmit(t, e, e.now, Request{ID: 3, PromptTokens: 250, OutputTokens: 1})
+		e.Advance(e.now.Add(10 * time.Millisecond))
+		if e.waiting.front().ID == 3 && e.Stats().Preemptions > 0 {
+			t.Fatal("the preempted request lost its place")
+		}
+		e.Abort(e.now, 3)
+	}
 	e.Advance(sec(60))
 	if s := e.Stats(); s.Finished != 2 || s.Preemptions != 1 || s.BlocksUsed != 0 {
 		t.Fatalf("%+v, want both finished, one preemption and no block held", s)
@@ -272,6 +297,8 @@ func TestFrozenEngineKeepsItsGauges(t *testing.T) {
 	before := e.Stats()
 	mustSubmit(t, e, sec(5), Request{ID: 2, PromptTokens: 10, OutputTokens: 4})
 	e.Advance(sec(10))
+	mustSubmit(t, e, sec(10), Request{ID: 3, PromptTokens: 10, OutputTokens: 4})
+	e.Abort(sec(10), 3)
 	if e.metrics.running != 1 || e.metrics.waiting != 0 {
 		t.Errorf("reported running %d, waiting %d; want 1, 0 as before the freeze", e.metrics.running, e.metrics.waiting)
 	}
