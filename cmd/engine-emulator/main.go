@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/inference-metrics/adapter/internal/engine"
 	"github.com/inference-metrics/adapter/internal/load"
 )
 
@@ -35,37 +33,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "engine-emulator:", err)
 		os.Exit(1)
 	}
-}
-
-// options are the flags of both modes.
-type options struct {
-	engine    engine.Config
-	ranks     int
-	modelName string
-	release   string
-	seed      uint64
-	speed     float64
-	tick      time.Duration
-
-	load    string
-	routing string
-
-	controlAddress string
-	dcgmAddress    string
-	dcgmInterval   time.Duration
-
-	// Standalone.
-	replicas    int
-	baseAddress string
-	basePort    int
-	name        string
-
-	// Cluster.
-	kubeconfig       string
-	selector         string
-	namespace        string
-	port             int
-	serveBeforeReady bool
 }
 
 func newCommand() *cobra.Command {
@@ -142,100 +109,6 @@ The control API (--control-address) changes things at run time:
 		root.AddCommand(cmd)
 	}
 	return root
-}
-
-func (o *options) addFlags(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	d := engine.DefaultConfig()
-	fs.IntVar(&o.engine.MaxNumSeqs, "max-num-seqs", d.MaxNumSeqs, "requests that run at once, per engine")
-	fs.IntVar(&o.engine.MaxNumBatchedTokens, "max-num-batched-tokens", d.MaxNumBatchedTokens, "token budget of a step")
-	fs.IntVar(&o.engine.MaxModelLen, "max-model-len", d.MaxModelLen, "most tokens of a request")
-	fs.IntVar(&o.engine.NumGPUBlocks, "num-gpu-blocks", d.NumGPUBlocks, "KV-cache blocks, per engine")
-	fs.IntVar(&o.engine.BlockSize, "block-size", d.BlockSize, "tokens in a KV-cache block")
-	s := &o.engine.StepTime
-	fs.Float64Var(&s.Base, "step-base-seconds", d.StepTime.Base, "what a step takes at least")
-	fs.Float64Var(&s.PrefillToken, "step-prefill-token-seconds", d.StepTime.PrefillToken, "what a step takes more per prompt token")
-	fs.Float64Var(&s.PrefillPair, "step-prefill-pair-seconds", d.StepTime.PrefillPair, "what a step takes more per prompt token and token before it")
-	fs.Float64Var(&s.Sequence, "step-sequence-seconds", d.StepTime.Sequence, "what a step takes more per decoding request")
-	fs.Float64Var(&s.ContextToken, "step-context-token-seconds", d.StepTime.ContextToken, "what a step takes more per token of the decoding requests' contexts")
-	fs.Float64Var(&s.Jitter, "step-jitter", d.StepTime.Jitter, "spread of step times, as a fraction")
-	fs.IntVar(&o.ranks, "data-parallel-size", 1, "engines per server")
-	fs.StringVar(&o.modelName, "model-name", "Qwen/Qwen3-8B", "the label model_name")
-	fs.StringVar(&o.release, "release", engine.V0_20.String(), "vLLM release whose spelling is served: 0.20, 0.10 or 0.9.1")
-	fs.Uint64Var(&o.seed, "seed", 1, "seed of loads, routing and step times")
-	fs.Float64Var(&o.speed, "speed", 1, "how fast the engines' time runs; their latencies and loads are in their own time")
-	fs.DurationVar(&o.tick, "tick", 10*time.Millisecond, "how often the engines are advanced")
-	fs.StringVar(&o.load, "load", "none", "load on all replicas together, see engine-emulator --help")
-	fs.StringVar(&o.routing, "routing", roundRobin, "which replica gets a request: "+strings.Join(routings, ", "))
-	fs.StringVar(&o.controlAddress, "control-address", "127.0.0.1:18000", "loopback address of the control API")
-	fs.StringVar(&o.dcgmAddress, "dcgm-address", "127.0.0.1:9400", "loopback address of the DCGM exporter for all GPUs (empty: none)")
-	fs.DurationVar(&o.dcgmInterval, "dcgm-interval", 30*time.Second, "how often the DCGM exporter polls (its own default is 30s)")
-}
-
-// validate returns every fault of the flags that both modes have.
-func (o *options) validate() error {
-	var errs []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	errs = append(errs, o.engine.Validate())
-	_, ok := engine.ParseRelease(o.release)
-	check(ok, "--release must be 0.20, 0.10 or 0.9.1, is %q", o.release)
-	check(o.ranks >= 1, "--data-parallel-size must be at least 1, is %d", o.ranks)
-	check(o.modelName != "", "--model-name must not be empty")
-	check(o.speed > 0, "--speed must be above 0, is %g", o.speed)
-	check(o.tick >= time.Millisecond, "--tick must be at least 1ms, is %v", o.tick)
-	check(o.dcgmInterval >= 100*time.Millisecond, "--dcgm-interval must be at least 100ms, is %v", o.dcgmInterval)
-	if _, err := load.Parse(o.load); err != nil {
-		errs = append(errs, fmt.Errorf("--load: %w", err))
-	}
-	check(validRouting(o.routing), "--routing must be one of %s, is %q", strings.Join(routings, ", "), o.routing)
-	check(loopbackAddress(o.controlAddress), "--control-address must be a loopback address with a port, is %q", o.controlAddress)
-	check(o.dcgmAddress == "" || loopbackAddress(o.dcgmAddress), "--dcgm-address must be a loopback address with a port, is %q", o.dcgmAddress)
-	return errors.Join(errs...)
-}
-
-func (o *options) validateStandalone() error {
-	var errs []error
-	if o.replicas < 1 {
-		errs = append(errs, fmt.Errorf("--replicas must be at least 1, is %d", o.replicas))
-	}
-	if !loopbackHost(o.baseAddress) {
-		errs = append(errs, fmt.Errorf("--base-address must be a loopback address, is %q", o.baseAddress))
-	}
-	if o.basePort < 0 || o.basePort+o.replicas-1 > 65535 {
-		errs = append(errs, fmt.Errorf("--base-port %d with %d replicas leaves the range of ports", o.basePort, o.replicas))
-	}
-	if o.name == "" {
-		errs = append(errs, errors.New("--name must not be empty"))
-	}
-	return errors.Join(errs...)
-}
-
-func (o *options) validateCluster() error {
-	var errs []error
-	if o.kubeconfig == "" {
-		errs = append(errs, errors.New("--kubeconfig is needed (or KUBECONFIG)"))
-	}
-	if _, err := labels.Parse(o.selector); err != nil {
-		errs = append(errs, fmt.Errorf("--selector: %w", err))
-	}
-	if o.port < 0 || o.port > 65535 {
-		errs = append(errs, fmt.Errorf("--port must be 0..65535, is %d", o.port))
-	}
-	return errors.Join(errs...)
-}
-
-func loopbackHost(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func loopbackAddress(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	return err == nil && loopbackHost(host)
 }
 
 // run serves until the context ends. populate gives the fleet its replicas.
