@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/inference-metrics/adapter/internal/window"
@@ -91,7 +92,7 @@ func GroupKey(namespace, pod string) string { return namespace + "/" + pod }
 // GroupOf says which pod a raw series belongs to. ok is false for a series that the catalogue does
 // not read, or that belongs to no pod.
 func GroupOf(ls labels.Labels) (group string, ok bool) {
-	a, ok := addresses[ls.Get(labels.MetricName)]
+	a, ok := addresses[ls.Get(model.MetricNameLabel)]
 	if !ok {
 		return "", false
 	}
@@ -118,7 +119,7 @@ func placeOf(s *window.Series) *place {
 	if p, ok := s.Tag.(*place); ok {
 		return p
 	}
-	p := &place{address: addresses[s.Labels.Get(labels.MetricName)], instance: s.Labels.Get("instance")}
+	p := &place{address: addresses[s.Labels.Get(model.MetricNameLabel)], instance: s.Labels.Get("instance")}
 	p.part = joined(p.instance, s.Labels, p.mapping.part)
 	p.within = joined("", s.Labels, p.mapping.within)
 	if p.mapping.kind == Histogram {

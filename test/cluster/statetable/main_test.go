@@ -17,6 +17,6 @@ func TestMain(m *testing.M) {
 	// sleeps by a clock that began outside of the bubbles, which is decades ahead of theirs.
 	runtime.ErrorHandlers = nil
 	klog.SetLogger(klog.Logger{}) // which drops everything
-	restMapper() // outside of the bubbles
+	restMapper()                  // outside of the bubbles
 	os.Exit(m.Run())
 }
