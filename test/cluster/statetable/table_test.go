@@ -145,8 +145,17 @@ func (s state) row(t *testing.T, m metric) string {
 	} else if least := o.least(0, ended); (least < four) != (harm(s, m) != "") {
 		t.Errorf("%s is not idle, and replicas went from %d to %d at the least; harm says %q", s.name, four, least, harm(s, m))
 	}
-	if s.want == signals.Unknown && (len(o.changes) > 1 || o.active.Status != corev1.ConditionFalse) {
-		t.Errorf("unknown has to hold: replicas %v, %s=%s", o.changes, o.active.Type, o.active.Status)
+	if s.want == signals.Unknown {
+		if len(o.changes) > 1 || o.active.Status != corev1.ConditionFalse {
+			t.Errorf("unknown has to hold: replicas %v, %s=%s", o.changes, o.active.Type, o.active.Status)
+		}
+		for _, a := range o.answers {
+			// Samples are fresh for ten seconds.
+			if a.at > entered+15*time.Second && a.err == nil {
+				t.Errorf("answered %s at %s, when the newest samples were stale", a, a.at)
+				break
+			}
+		}
 	}
 	return cell(o)
 }
