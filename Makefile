@@ -39,7 +39,7 @@ unit: verify ## The quick part: unit tests, lint, generated files
 	go test ./...
 
 .PHONY: test
-test: deps unit test-image test-cluster ## Everything that CI runs, installing what it needs
+test: deps unit lint-cluster test-image test-cluster ## Everything that CI runs, installing what it needs
 
 .PHONY: test-cluster
 test-cluster: ## Tests on a real control plane (etcd, kube-apiserver, HPA controller, kwok, Prometheus)
@@ -91,6 +91,11 @@ lint: bin/staticcheck bin/logcheck ## gofmt, go vet, staticcheck, structured log
 	go vet ./...
 	go vet -vettool=$(CURDIR)/bin/logcheck ./...
 	bin/staticcheck ./...
+
+# Not in lint, which stays quick: it compiles a good part of Kubernetes.
+.PHONY: lint-cluster
+lint-cluster: bin/staticcheck
+	cd test/cluster && go vet ./... && $(CURDIR)/bin/staticcheck ./...
 
 .PHONY: verify
 verify: lint verify-flags verify-signals ## Lint, and fail where a generated file is not what is committed
