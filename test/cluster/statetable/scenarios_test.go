@@ -94,6 +94,31 @@ var stories = []story{
 		holds: []bound{{5 * time.Minute, 15 * time.Minute, 20, 20}},
 	},
 	{
+		name:    "All pods hung, with a target above the cap",
+		happens: "A limit, and the adapter's own doing. The target is 7.5 s, and the objective is left at 2.5 s, so the bound of a hung pod stays at 5 s: below the target, however long nobody gets a first token. The HPA takes replicas away from a service that has stopped. Set the objective in the adapter's configuration to no less than half of the HPA's target, better to the same.",
+		scenario: scenario{
+			replicas: 4, max: 10, metric: metric{"vllm_ttft_p99_seconds", podsAverage, "7.5"}, lasts: 30 * time.Minute,
+			script: func(m moment) load {
+				if m.at >= 3*time.Minute {
+					return hung
+				}
+				l := busy.times(m.share)
+				l.ttft = 7
+				return l
+			},
+		},
+		holds: []bound{{0, 8 * time.Minute, 4, 4}, {30 * time.Minute, 30 * time.Minute, 2, 2}},
+	},
+	{
+		name:    "One of four pods, as the Object, averaged",
+		happens: "A limit. All four pods are overloaded, and the HPA looks at one of them with AverageValue and the target that is right for a pod. It divides the 8 requests of that pod by four replicas, finds 2, and scales in under load; the pod's share doubles, and it scales out again. The table's targets are a quarter of a pod's because of this.",
+		scenario: scenario{
+			replicas: 4, max: 10, metric: metric{"vllm_queue_depth", objectAverage, "5"}, lasts: 10 * time.Minute,
+			script: func(m moment) load { return busy.times(1.6 * m.share) },
+		},
+		holds: []bound{{0, 5 * time.Minute, 4, 4}, {0, 10 * time.Minute, 2, 4}},
+	},
+	{
 		name:    "One hung pod of five, its queue",
 		happens: "The same, on the queue. What the hung pod says is a lower bound, and the others' value is known.",
 		scenario: scenario{
