@@ -92,7 +92,22 @@ func start(t *testing.T, args ...string) *client {
 			t.Error(err)
 		}
 	})
+	result.await("/livez")
 	return result
+}
+
+// await asks until the answer is a 200, and returns it.
+func (c *client) await(path string) string {
+	c.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		code, body := c.get(path)
+		if code == http.StatusOK {
+			return body
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s is still a %d after two minutes: %s", path, code, body)
+		}
+	}
 }
 
 func (c *client) get(path string) (int, string) {
@@ -154,9 +169,7 @@ func TestStandalone(t *testing.T) {
 		"--target=default/vllm-1{app=vllm,role=decode}="+decode.URL+"/metrics",
 		"--target=other/vllm-2{app=vllm}="+decode.URL+"/metrics")
 
-	if code, body := c.get("/readyz"); code != http.StatusOK {
-		t.Errorf("not ready: %d %s", code, body)
-	}
+	c.await("/readyz")
 	code, body := c.get("/apis/custom.metrics.k8s.io")
 	var group metav1.APIGroup
 	if err := json.Unmarshal([]byte(body), &group); err != nil || code != http.StatusOK || len(group.Versions) != 2 {
@@ -216,7 +229,7 @@ func TestStandalone(t *testing.T) {
 		t.Error("it still answers after it was stopped")
 	}
 	// Nothing is left behind that a second one in the process would trip over.
-	start(t, "--standalone", "--target=default/vllm-0="+prefill.URL+"/metrics").get("/metrics")
+	start(t, "--standalone", "--target=default/vllm-0="+prefill.URL+"/metrics").await("/metrics")
 }
 
 func TestPortTaken(t *testing.T) {
