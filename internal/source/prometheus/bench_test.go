@@ -34,7 +34,7 @@ import (
 // The server is a process of its own that writes answers as Prometheus does, of series as a usual
 // installation labels them, scraped every fifteen seconds; so only the adapter's side is counted.
 // With MEASURE_NAMES=gauges, only three gauges are asked for; with MEASURE_GZIP=off, the server
-// does not compress.
+// does not compress. With MEASURE_URL, a real server is read instead.
 func TestMeasure(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("MEASURE_REPLICAS"))
 	if n == 0 {
@@ -44,7 +44,10 @@ func TestMeasure(t *testing.T) {
 	if os.Getenv("MEASURE_NAMES") == "gauges" {
 		names = sourcetest.Gauges
 	}
-	url := serveAnswers(t, n)
+	url := os.Getenv("MEASURE_URL")
+	if url == "" {
+		url = serveAnswers(t, n)
+	}
 	s := open(t, Config{URL: url, Timeout: 5 * time.Minute})
 	wire := &counting{next: s.client.Transport, plain: os.Getenv("MEASURE_GZIP") == "off"}
 	s.client.Transport = wire

@@ -297,9 +297,6 @@ type limitedReader struct {
 }
 
 func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.left < 0 {
-		return 0, &tooLargeError{l.limit}
-	}
 	if int64(len(p)) > l.left+1 {
 		p = p[:l.left+1]
 	}
