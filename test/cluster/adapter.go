@@ -97,7 +97,7 @@ type Adapter struct {
 // StartAdapter starts the adapter's program with the credentials of its service account, so Install
 // comes first. It does not wait for the adapter to be ready.
 func (c *Cluster) StartAdapter(ctx context.Context, program string, args ...string) (*Adapter, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,29 +31,22 @@ var programs = map[string]string{
 }
 
 // Binaries builds the control plane's programs and returns the directory that holds them. They are
-// kept in the user's cache directory (or below $IMA_CACHE) under a key of this module's go.mod and
-// the Go version, so that they are built once: the first time takes several minutes.
+// kept in the user's cache directory (or below $IMA_CACHE) under a key of the modules that they are
+// made of and the Go version, so that they are built once: the first time takes several minutes.
 func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	module, err := moduleDir()
 	if err != nil {
 		return "", err
 	}
-	goVersion, err := goCommand(ctx, module, "env", "GOVERSION", "GOOS", "GOARCH")
+	key, err := cacheKey(ctx, module)
 	if err != nil {
 		return "", err
 	}
-	gomod, err := os.ReadFile(filepath.Join(module, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	key := sha256.New()
-	key.Write(gomod)
-	io.WriteString(key, goVersion)
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "bin", hex.EncodeToString(key.Sum(nil))[:16])
+	dir := filepath.Join(cache, "bin", key)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
@@ -90,6 +84,28 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 		return "", err
 	}
 	return dir, nil
+}
+
+// cacheKey tells programs that were built of other modules, or with another Go, from those wanted.
+func cacheKey(ctx context.Context, module string) (string, error) {
+	goVersion, err := goCommand(ctx, module, "env", "GOVERSION", "GOOS", "GOARCH")
+	if err != nil {
+		return "", err
+	}
+	packages := slices.Sorted(maps.Values(programs))
+	linked, err := goCommand(ctx, module, append([]string{
+		"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}",
+	}, packages...)...)
+	if err != nil {
+		return "", err
+	}
+	modules := strings.Split(linked, "\n")
+	slices.Sort(modules)
+	key := sha256.New()
+	for _, line := range append([]string{goVersion}, slices.Compact(modules)...) {
+		fmt.Fprintln(key, line)
+	}
+	return hex.EncodeToString(key.Sum(nil))[:16], nil
 }
 
 // versionFlags has the linker strip symbols, and stamp what a Kubernetes release build stamps: a

@@ -69,11 +69,11 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := freePort()
+	client, err := FreePort()
 	if err != nil {
 		return err
 	}
-	peer, err := freePort()
+	peer, err := FreePort()
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 }
 
 func (c *Cluster) startAPIServer(ctx context.Context) error {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (c *Cluster) startControllerManager() error {
 	if err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *Cluster) startScheduler() error {
 	if err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}

@@ -22,11 +22,11 @@ type Emulator struct {
 // StartEmulator starts the engine emulator's program for the Ready pods of a namespace that have
 // the label app (of all namespaces, if it is empty). It returns once the emulator answers.
 func (c *Cluster) StartEmulator(ctx context.Context, program, namespace string, args ...string) (*Emulator, error) {
-	control, err := freePort()
+	control, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	dcgm, err := freePort()
+	dcgm, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

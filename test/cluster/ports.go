@@ -13,10 +13,10 @@ var (
 	handedOut   = map[int]bool{}
 )
 
-// freePort returns a loopback port that nobody listens on, and that this process has not handed
+// FreePort returns a loopback port that nobody listens on, and that this process has not handed
 // out before. It stays below the kernel's range for outgoing connections, one of which could
 // otherwise take the port before its program binds it.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	handedOutMu.Lock()
 	defer handedOutMu.Unlock()
 	for range 1000 {

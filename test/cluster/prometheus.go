@@ -109,7 +109,7 @@ func (c *Cluster) startPrometheus(ctx context.Context) (err error) {
 	if p.kubeconfig, err = c.userKubeconfig("prometheus"); err != nil {
 		return err
 	}
-	if p.port, err = freePort(); err != nil {
+	if p.port, err = FreePort(); err != nil {
 		return err
 	}
 	p.URL = "http://" + loopback(p.port)

@@ -177,22 +177,25 @@ func TestAfterOutage(t *testing.T) {
 
 	for _, restarted := range []bool{false, true} {
 		start := stopPrometheus(t)
-		throughout(t, testWindow+2*stabilization, "during the outage", steady)
+		throughout(t, testWindow+hpaSync, "during the outage", steady)
 		if restarted {
 			service.Remove(adapter.Address)
 			adapter.Stop()
 			startAdapters(t, 1)
 		}
 		start()
-		throughout(t, testWindow+2*stabilization, "after the outage", steady)
+		throughout(t, testWindow, "after the outage", steady)
 		for name := range hpas {
 			awaitActive(t, ns, name)
 		}
+		throughout(t, stabilization, "after the outage, with values again", steady)
 	}
 
 	// What was held up there does follow the load.
-	for name, h := range followed {
+	for name := range followed {
 		setLoad(t, engines, name, "none")
+	}
+	for name, h := range followed {
 		h.await(t, 2*time.Minute, name+" scales in without load", func(n int) bool { return n == 1 })
 	}
 }

@@ -12,10 +12,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -47,8 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int) {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
+	ctx := context.Background() // a signal ends this process, and all others die with it
 	keep := os.Getenv("IMA_ARTIFACTS")
 	c, err := cluster.Start(ctx, cluster.Options{
 		Dir:            keep,

@@ -33,12 +33,13 @@ func run(ctx context.Context, args []string) error {
 	sync := flags.Duration("hpa-sync-period", 15*time.Second, "how often the HPA controller looks at each HPA")
 	interval := flags.Duration("scrape-interval", 5*time.Second, "how often Prometheus scrapes the engines")
 	nodes := flags.Int("nodes", 4, "number of nodes, with 8 GPUs each")
+	bare := flags.Bool("bare", false, "start neither the adapter nor the engine emulator")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	switch flags.Arg(0) {
 	case "up":
-		return up(ctx, cluster.Options{
+		return up(ctx, *bare, cluster.Options{
 			Dir: *dir, Detached: true, Nodes: *nodes,
 			HPASyncPeriod: *sync, ScrapeInterval: *interval, Progress: os.Stderr,
 		})
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-func up(ctx context.Context, options cluster.Options) error {
+func up(ctx context.Context, bare bool, options cluster.Options) error {
 	if _, err := os.Stat(options.Dir); err == nil {
 		return fmt.Errorf("%s is there already: take that cluster down first (or choose another --dir)", options.Dir)
 	}
@@ -64,7 +65,48 @@ func up(ctx context.Context, options cluster.Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "Prometheus: %s\nlogs:       %s\n", c.Prometheus.URL, c.Dir)
+	fmt.Fprintf(os.Stderr, "Prometheus:      %s\ndata and logs:   %s\n", c.Prometheus.URL, c.Dir)
+	if !bare {
+		if err := serve(ctx, c); err != nil {
+			c.Stop()
+			return err
+		}
+	}
 	fmt.Printf("export KUBECONFIG=%s PATH=%s:$PATH\n", c.Kubeconfig, c.Bin)
+	return nil
+}
+
+// serve starts the adapter on the cluster's Prometheus, and engines for every pod with a label app.
+func serve(ctx context.Context, c *cluster.Cluster) error {
+	bin := filepath.Join(c.Dir, "bin")
+	if err := cluster.OwnBinaries(ctx, bin, "adapter", "engine-emulator"); err != nil {
+		return err
+	}
+	emulator, err := c.StartEmulator(ctx, filepath.Join(bin, "engine-emulator"), "")
+	if err != nil {
+		return err
+	}
+	if err := c.Prometheus.ScrapeDCGM(true, emulator.DCGM); err != nil {
+		return err
+	}
+	port, err := cluster.FreePort()
+	if err != nil {
+		return err
+	}
+	// The only adapter, so the Service leads straight to it.
+	if err := c.Install(ctx, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		return err
+	}
+	adapter, err := c.StartAdapterAt(ctx, port, filepath.Join(bin, "adapter"), "--prometheus-url="+c.Prometheus.URL)
+	if err != nil {
+		return err
+	}
+	if err := adapter.AwaitReady(ctx); err != nil {
+		return err
+	}
+	if err := c.AwaitAvailable(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "engine emulator: %s\nadapter:         https://%s\n", emulator.Control, adapter.Address)
 	return nil
 }
