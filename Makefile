@@ -39,11 +39,20 @@ unit: verify ## The quick part: unit tests, lint, generated files
 	go test ./...
 
 .PHONY: test
-test: deps unit lint-cluster test-image test-cluster ## Everything that CI runs, installing what it needs
+test: deps unit lint-cluster test-demo test-image test-cluster ## Everything that CI runs, installing what it needs
 
 .PHONY: test-cluster
 test-cluster: ## Tests on a real control plane (etcd, kube-apiserver, HPA controller, kwok, Prometheus)
 	go -C test/cluster test -p 1 -timeout 60m ./...
+
+.PHONY: test-demo
+test-demo: build ## The demo, and that a queue is seen to grow and a lost engine to have no value
+	@mkdir -p artifacts
+	hack/demo.sh | tee artifacts/demo.txt
+	@awk '/^3\./ { step = 3 } /^4\./ { step = 4 } \
+	  step == 3 && $$1 == "vllm-0" && $$4 > 0 { queue = 1 } \
+	  step == 4 && $$1 == "vllm-2" && $$4 == "-" { lost = 1 } \
+	  END { if (!queue || !lost) { print "the demo does not show what it says"; exit 1 } }' artifacts/demo.txt
 
 .PHONY: test-image
 test-image: ## Build the image without any registry, and run the program from it
