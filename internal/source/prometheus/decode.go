@@ -1,21 +1,14 @@
 package prometheus
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
-	"strings"
-	"unicode/utf8"
-	"unsafe"
-)
 
-// maxValue bounds one JSON value that has to be held as a whole: a label set, a warning. What is
-// longer is not an answer of a Prometheus.
-const maxValue = 1 << 20
+	jsoniter "github.com/json-iterator/go"
+)
 
 // A point is one sample of a series: Unix milliseconds and a value.
 type point struct {
@@ -33,421 +26,156 @@ type answer struct {
 	Partial bool
 }
 
+var (
+	errNotJSON = errors.New("the answer is not JSON")
+	errSyntax  = errors.New("the answer is malformed or cut off")
+)
+
 // decode reads the answer of an instant query for a range selector and calls series for each of
 // its series, in order, as they arrive: an answer about ten thousand replicas is hundreds of
 // megabytes of text, and only one series of it is held at a time. metric is the raw JSON of the
-// label set, so that the caller can recognise a known series by its bytes; metric and points are
-// only valid until series returns.
+// label set, so that the caller can recognise a known series by its bytes; points are only valid
+// until series returns.
 //
 // What series has been told stands when decode fails later.
 func decode(r io.Reader, series func(metric []byte, points []point) error) (answer, error) {
-	d := decoder{scanner: scanner{r: r, buf: make([]byte, 0, 64<<10)}, series: series}
-	d.answer()
-	return d.ans, d.err
+	d := &decoder{series: series}
+	d.member, d.point = d.seriesMember, d.onePoint
+	body := &errReader{r: r}
+	it := jsoniter.Parse(jsoniter.ConfigDefault, body, 64<<10)
+	if it.WhatIsNext() != jsoniter.ObjectValue {
+		return d.ans, errors.Join(body.err, errNotJSON)
+	}
+	it.ReadObjectCB(d.field)
+	switch {
+	case d.err != nil:
+		return d.ans, d.err
+	case body.err != nil: // the connection's fault, not the text's
+		return d.ans, body.err
+	case it.Error != nil:
+		return d.ans, fmt.Errorf("%w: %w", errSyntax, it.Error)
+	case d.ans.Status == "success" && !d.complete:
+		return d.ans, errors.New("the answer holds no series list")
+	}
+	return d.ans, nil
+}
+
+// errReader remembers why reading failed, which the iterator folds into what it says of the text.
+type errReader struct {
+	r   io.Reader
+	err error
+}
+
+func (e *errReader) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		e.err = err
+	}
+	return n, err
 }
 
 type decoder struct {
-	scanner
 	series func(metric []byte, points []point) error
 	ans    answer
+	// metric and points are the series that is being read.
 	metric []byte
 	points []point
+	// member and point are methods, bound once and not for every series.
+	member func(*jsoniter.Iterator, string) bool
+	point  func(*jsoniter.Iterator) bool
 	// complete is set when the list of series has been read.
 	complete bool
+	err      error // of the callback
 }
 
-func (d *decoder) answer() {
-	if d.peek() != '{' {
-		d.fail(errNotJSON)
-	}
-	for it := d.begin('{'); it.next(); {
-		switch string(d.key()) {
-		case "status":
-			d.unmarshal(&d.ans.Status)
-		case "errorType":
-			d.unmarshal(&d.ans.ErrorType)
-		case "error":
-			d.unmarshal(&d.ans.Error)
-		case "data":
-			d.data()
-		case "warnings":
-			d.unmarshal(&d.ans.Warnings)
-		case "isPartial":
-			d.unmarshal(&d.ans.Partial)
-		default:
-			d.skip()
+// fail ends the iteration.
+func (d *decoder) fail(err error) bool {
+	d.err = err
+	return false
+}
+
+func (d *decoder) field(it *jsoniter.Iterator, key string) bool {
+	switch key {
+	case "status":
+		d.ans.Status = it.ReadString()
+	case "errorType":
+		d.ans.ErrorType = it.ReadString()
+	case "error":
+		d.ans.Error = it.ReadString()
+	case "warnings":
+		it.ReadVal(&d.ans.Warnings)
+	case "isPartial":
+		it.ReadVal(&d.ans.Partial)
+	case "data":
+		if it.WhatIsNext() == jsoniter.ObjectValue {
+			return it.ReadObjectCB(d.data)
 		}
+		it.Skip() // null, beside an error
+	default:
+		it.Skip()
 	}
-	if d.ans.Status == "success" && !d.complete {
-		d.fail(errors.New("the answer holds no series list"))
-	}
+	return it.Error == nil
 }
-func (d *decoder) data() {
-	if d.peek() != '{' { // null, beside an error
-		d.skip()
-		return
-	}
-	for it := d.begin('{'); it.next(); {
-		switch string(d.key()) {
-		case "resultType":
-			var kind string
-			if d.unmarshal(&kind); kind != "matrix" {
-				d.fail(fmt.Errorf("the answer is a %.20q, not a matrix", kind))
-			}
-		case "result":
-			for it := d.begin('['); it.next(); {
-				d.oneSeries()
-			}
-			d.complete = d.err == nil
-		default:
-			d.skip()
+
+func (d *decoder) data(it *jsoniter.Iterator, key string) bool {
+	switch key {
+	case "resultType":
+		if kind := it.ReadString(); it.Error == nil && kind != "matrix" {
+			return d.fail(fmt.Errorf("the answer is a %.20q, not a matrix", kind))
 		}
+	case "result":
+		d.complete = it.ReadArrayCB(d.oneSeries)
+	default:
+		it.Skip()
 	}
+	return it.Error == nil && d.err == nil
 }
 
-func (d *decoder) oneSeries() {
-	d.metric, d.points = d.metric[:0], d.points[:0]
-	for it := d.begin('{'); it.next(); {
-		switch string(d.key()) {
-		case "metric":
-			// Copied: reading the points moves the buffer.
-			d.metric = append(d.metric, d.raw()...)
-		case "values":
-			for it := d.begin('['); it.next(); {
-				d.onePoint()
-			}
-		default: // native histograms
-			d.skip()
-		}
-	}
-	if d.err == nil {
-		d.fail(d.series(d.metric, d.points))
-	}
-}
-
-func (d *decoder) onePoint() {
-	var p point
-	var err error
-	d.expect('[')
-	if raw := d.number(); d.err == nil {
-		p.t, err = parseTime(raw)
-		d.fail(err)
-	}
-	d.expect(',')
-	if raw := d.str(); d.err == nil {
-		p.v, err = parseFloat(raw)
-		d.fail(err)
-	}
-	if d.expect(']'); d.err == nil {
-		d.points = append(d.points, p)
-	}
-}
-
-// parseTime turns seconds with a fraction into milliseconds, without a detour through a float for
-// the form that every server uses: 1764590400.125.
-func parseTime(b []byte) (int64, error) {
-	var ms int64
-	digits, frac := 0, -1
-	for _, c := range b {
-		switch {
-		case c >= '0' && c <= '9' && digits < 15 && frac < 3:
-			ms = ms*10 + int64(c-'0')
-			digits++
-			if frac >= 0 {
-				frac++
-			}
-		case c == '.' && frac < 0:
-			frac = 0
-		default:
-			return parseOddTime(b)
-		}
-	}
-	for ; frac < 3; frac++ {
-		if frac < 0 {
-			frac = 0
-		}
-		ms *= 10
-	}
-	return ms, nil
-}
-
-func parseOddTime(b []byte) (int64, error) {
-	f, err := strconv.ParseFloat(string(b), 64)
-	if err != nil || math.Abs(f) > math.MaxInt64/1e4 {
-		return 0, fmt.Errorf("%.40q is not a time", b)
-	}
-	return int64(math.Round(f * 1000)), nil
-}
-
-// parseFloat is strconv.ParseFloat with a short way for small whole numbers, which most samples of
-// counters and buckets are.
-func parseFloat(b []byte) (float64, error) {
-	if n := len(b); n > 0 && n < 16 {
-		var v int64
-		for i, c := range b {
-			if c < '0' || c > '9' {
-				break
-			}
-			v = v*10 + int64(c-'0')
-			if i == n-1 {
-				return float64(v), nil
-			}
-		}
-	}
-	v, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(b), len(b)), 64)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("%.40q is not a value", b)
-	}
-	return v, nil
-}
-
-var (
-	errNotJSON = errors.New("the answer is not JSON")
-	errSyntax  = errors.New("the answer is malformed JSON")
-)
-
-// scanner walks over JSON text with a buffer that only grows for a single long value. After an
-// error, err, its methods do nothing. A slice that it returns is valid until the next call.
-type scanner struct {
-	r       io.Reader
-	buf     []byte // read and not yet passed over: buf[pos:]
-	pos     int
-	err     error
-	readErr error // comes up when buf is used up
-	lastKey []byte
-}
-
-// fail stops the scanner, unless err is nil.
-func (s *scanner) fail(err error) {
-	if s.err == nil {
-		s.err = err
-	}
-}
-
-// more reads on, keeping buf[keep:], and returns how far what was kept moved towards the front.
-func (s *scanner) more(keep int) (moved int, ok bool) {
-	switch {
-	case s.err != nil:
-		return 0, false
-	case s.readErr != nil:
-		s.fail(s.readErr)
-		return 0, false
-	case len(s.buf)-keep > maxValue:
-		s.fail(fmt.Errorf("%w: one value is longer than %d bytes", errSyntax, maxValue))
-		return 0, false
-	}
-	if keep > 0 {
-		n := copy(s.buf, s.buf[keep:])
-		s.buf, s.pos, moved = s.buf[:n], s.pos-keep, keep
-	}
-	if len(s.buf) == cap(s.buf) {
-		s.buf = append(make([]byte, 0, 2*cap(s.buf)), s.buf...)
-	}
-	for {
-		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
-		s.buf = s.buf[:len(s.buf)+n]
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		s.readErr = err
-		if n > 0 {
-			return moved, true
-		}
-		if err != nil {
-			s.fail(err)
-			return moved, false
-		}
-	}
-}
-
-// peek passes over white space and returns the byte that follows without passing over it, or 0.
-func (s *scanner) peek() byte {
-	for s.err == nil {
-		for ; s.pos < len(s.buf); s.pos++ {
-			switch c := s.buf[s.pos]; c {
-			case ' ', '\t', '\n', '\r':
-			default:
-				return c
-			}
-		}
-		s.more(s.pos)
-	}
-	return 0
-}
-
-func (s *scanner) expect(want byte) {
-	if s.peek() == want {
-		s.pos++
-		return
-	}
-	s.fail(errSyntax)
-}
-
-// A list goes through the elements of an array or the members of an object.
-type list struct {
-	s     *scanner
-	end   byte
-	begun bool
-}
-
-// begin passes over the bracket that opens a list.
-func (s *scanner) begin(open byte) list {
-	s.expect(open)
-	return list{s: s, end: open + 2} // as the brackets are in ASCII
-}
-
-// next goes to the next item, which the caller has to pass over, or past the end.
-func (l *list) next() bool {
-	if l.s.peek() == l.end {
-		l.s.pos++
+func (d *decoder) oneSeries(it *jsoniter.Iterator) bool {
+	d.metric, d.points = nil, d.points[:0]
+	it.ReadObjectCB(d.member)
+	if it.Error != nil || d.err != nil {
 		return false
 	}
-	if l.begun {
-		l.s.expect(',')
+	if err := d.series(d.metric, d.points); err != nil {
+		return d.fail(err)
 	}
-	l.begun = true
-	return l.s.err == nil
+	return true
 }
 
-// key passes over a member's key and the colon after it.
-func (s *scanner) key() []byte {
-	s.lastKey = append(s.lastKey[:0], s.str()...)
-	s.expect(':')
-	return s.lastKey
-}
-
-// str passes over a string and returns what is between its quotes, as it is written.
-func (s *scanner) str() []byte {
-	s.expect('"')
-	start := s.pos
-	if !s.endOfString(&start) {
-		return nil
+func (d *decoder) seriesMember(it *jsoniter.Iterator, key string) bool {
+	switch key {
+	case "metric":
+		d.metric = it.SkipAndReturnBytes()
+	case "values":
+		return it.ReadArrayCB(d.point)
+	default: // native histograms
+		it.Skip()
 	}
-	return s.buf[start : s.pos-1]
+	return it.Error == nil
 }
 
-// endOfString passes over the rest of a string, closing quote included, keeping everything from
-// *start.
-func (s *scanner) endOfString(start *int) bool {
-	for s.err == nil {
-	scan:
-		for s.pos < len(s.buf) {
-			switch s.buf[s.pos] {
-			case '"':
-				s.pos++
-				return true
-			case '\\':
-				if s.pos+1 == len(s.buf) {
-					break scan
-				}
-				s.pos += 2
-			default:
-				s.pos++
-			}
-		}
-		moved, _ := s.more(*start)
-		*start -= moved
+func (d *decoder) onePoint(it *jsoniter.Iterator) bool {
+	if !it.ReadArray() {
+		return d.fail(errSyntax)
 	}
-	return false
-}
-
-// number passes over a number and returns it as it is written.
-func (s *scanner) number() []byte {
-	s.peek()
-	for start := s.pos; s.err == nil; {
-		for ; s.pos < len(s.buf); s.pos++ {
-			switch c := s.buf[s.pos]; {
-			case c >= '0' && c <= '9', c == '.', c == '-', c == '+', c == 'e', c == 'E':
-			case s.pos == start:
-				s.fail(errSyntax)
-				return nil
-			default:
-				return s.buf[start:s.pos]
-			}
-		}
-		moved, _ := s.more(start)
-		start -= moved
+	seconds := it.ReadFloat64()
+	if !it.ReadArray() {
+		return d.fail(errSyntax)
 	}
-	return nil
-}
-
-// raw passes over a value of any kind and returns it as it is written.
-func (s *scanner) raw() []byte {
-	s.peek()
-	start := s.pos
-	if !s.value(&start) {
-		return nil
+	text := it.ReadStringAsSlice()
+	v, err := strconv.ParseFloat(string(text), 64)
+	switch {
+	case it.Error != nil:
+		return false
+	case err != nil && !errors.Is(err, strconv.ErrRange):
+		return d.fail(fmt.Errorf("%.40q is not a value", text))
+	case it.ReadArray():
+		return d.fail(errSyntax)
 	}
-	return s.buf[start:s.pos]
-}
-
-// skip passes over a value of any kind and size.
-func (s *scanner) skip() {
-	s.peek()
-	s.value(nil)
-}
-
-// value passes over the value that begins at pos, keeping everything from *start unless start is
-// nil. It counts brackets and does not check what is between them: what is used is parsed later.
-func (s *scanner) value(start *int) bool {
-	for depth, begun := 0, false; s.err == nil; begun = true {
-		for s.pos == len(s.buf) {
-			keep := s.pos
-			if start != nil {
-				keep = *start
-			}
-			moved, ok := s.more(keep)
-			if start != nil {
-				*start -= moved
-			}
-			if !ok {
-				return false
-			}
-		}
-		switch c := s.buf[s.pos]; {
-		case depth == 0 && begun && strings.IndexByte("\"]},: \t\r\n", c) >= 0: // after a number or a word
-			return true
-		case c == '"':
-			s.pos++
-			from := s.pos
-			if start != nil {
-				from = *start
-			}
-			if !s.endOfString(&from) {
-				return false
-			}
-			if start != nil {
-				*start = from
-			}
-			if depth == 0 {
-				return true
-			}
-			continue
-		case c == '{', c == '[':
-			depth++
-		case c == '}', c == ']':
-			if depth--; depth == 0 {
-				s.pos++
-				return true
-			}
-		}
-		if s.pos++; depth < 0 {
-			s.fail(errSyntax)
-		}
+	if math.Abs(seconds) > math.MaxInt64/1e4 {
+		return d.fail(fmt.Errorf("%g is not a time", seconds))
 	}
-	return false
-}
-
-func (s *scanner) unmarshal(into any) {
-	if raw := s.raw(); s.err == nil {
-		if err := json.Unmarshal(raw, into); err != nil {
-			s.fail(fmt.Errorf("%w: %w", errSyntax, err))
-		}
-	}
-}
-
-// isText says whether b could be a page meant for people, as a login page is.
-func isText(b []byte) bool {
-	b = bytes.TrimSpace(b)
-	return len(b) > 0 && b[0] == '<' && utf8.Valid(b)
+	d.points = append(d.points, point{t: int64(math.Round(seconds * 1000)), v: v})
+	return true
 }

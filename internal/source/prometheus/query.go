@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -249,7 +250,7 @@ func refused(resp *http.Response, body io.Reader) error {
 	}
 	text, _ := io.ReadAll(io.LimitReader(body, 16<<10))
 	said := ""
-	if !isText(text) {
+	if page := bytes.HasPrefix(bytes.TrimSpace(text), []byte("<")); !page {
 		if ans, err := decode(strings.NewReader(string(text)), nil); err == nil && ans.Error != "" {
 			said = ans.Error
 		} else if len(text) > 0 && text[0] != '{' {
