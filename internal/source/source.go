@@ -18,7 +18,8 @@ import (
 type Sink interface {
 	// Append adds one sample of the series ls (its name under __name__). t is in Unix milliseconds
 	// on the source's clock. A value that is a Prometheus stale marker (value.StaleNaN) says that
-	// the series ended at t.
+	// the series ended at t. Most servers do not tell: then a series that ended just has no newer
+	// samples. Any other NaN says that there is no number.
 	Append(ls labels.Labels, t int64, v float64)
 }
 

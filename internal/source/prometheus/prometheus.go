@@ -357,7 +357,8 @@ func (f *tick) failed(q query) bool {
 	return f.unreachable || slices.ContainsFunc(f.failures, func(fail failure) bool { return fail.query.expr == q.expr })
 }
 
-// err names the source and each distinct reason once: when a server is down, all queries fail alike.
+// err names the source and each distinct reason once: when a server is in trouble, most queries fail
+// alike.
 func (f *tick) err(queries int) error {
 	if len(f.failures) == 0 {
 		return nil
@@ -365,13 +366,21 @@ func (f *tick) err(queries int) error {
 	if f.unreachable {
 		return fmt.Errorf("%s: %w", f.source, f.failures[0].err)
 	}
-	var reasons []error
+	// In an order that does not change from tick to tick.
+	slices.SortFunc(f.failures, func(a, b failure) int { return strings.Compare(a.query.expr, b.query.expr) })
+	var all error
 	seen := map[string]bool{}
 	for _, fail := range f.failures {
-		if text := fail.err.Error(); !seen[text] {
-			seen[text] = true
-			reasons = append(reasons, fmt.Errorf("reading %s: %w", fail.query, fail.err))
+		text := fail.err.Error()
+		if seen[text] {
+			continue
 		}
+		seen[text] = true
+		err := fmt.Errorf("reading %s: %w", fail.query, fail.err)
+		if all != nil {
+			err = fmt.Errorf("%w; %w", all, err)
+		}
+		all = err
 	}
-	return fmt.Errorf("%s: %d of %d queries failed: %w", f.source, len(f.failures), queries, errors.Join(reasons...))
+	return fmt.Errorf("%s: %d of %d queries failed: %w", f.source, len(f.failures), queries, all)
 }

@@ -318,21 +318,30 @@ func TestUnreachable(t *testing.T) {
 func TestPartialFailure(t *testing.T) {
 	broken := false
 	srv := newFake(t, func(w http.ResponseWriter, query string) string {
-		if strings.Contains(query, "b") && broken {
+		names := strings.Split(strings.Split(query, `"`)[1], "|")
+		if broken && names[0] != "a" {
 			w.WriteHeader(422)
-			return `{"status":"error","error":"too many samples"}`
+			return fmt.Sprintf(`{"status":"error","error":"limit of %s"}`, map[string]string{"b": "samples", "c": "series", "d": "samples"}[names[0]])
 		}
-		return matrix(3, strings.Split(strings.TrimSuffix(query[strings.Index(query, `"`)+1:], `"}[30s]`), "|")...)
+		return matrix(3, names...)
 	})
 	s := open(t, Config{URL: srv.URL})
-	fetch(t, s, "a", "b", "c")
+	fetch(t, s, "a", "b", "c", "d")
 	broken = true
 	got := sink{}
-	_, err := s.Fetch(t.Context(), []string{"a", "b", "c"}, 30*time.Second, got)
-	if err == nil || !strings.Contains(err.Error(), "1 of 3 queries failed: reading b: ") {
-		t.Errorf("got %v", err)
+	_, err := s.Fetch(t.Context(), []string{"a", "b", "c", "d"}, 30*time.Second, got)
+	if err == nil {
+		t.Fatal("no error")
 	}
-	if diff := cmp.Diff(sink{"a": 3, "c": 3}, got); diff != "" {
+	for _, want := range []string{": 3 of 4 queries failed: reading b: ", "limit of samples", "; reading c: ", "limit of series"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "reading d") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a reason is told twice, or on lines of its own: %q", err)
+	}
+	if diff := cmp.Diff(sink{"a": 3}, got); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
 	}
 }
