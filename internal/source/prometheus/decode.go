@@ -43,15 +43,16 @@ func decode(r io.Reader, series func(metric []byte, points []point) error) (answ
 	d.member, d.point = d.seriesMember, d.onePoint
 	body := &errReader{r: r}
 	it := jsoniter.Parse(jsoniter.ConfigDefault, body, 64<<10)
-	if it.WhatIsNext() != jsoniter.ObjectValue {
-		return d.ans, errors.Join(body.err, errNotJSON)
+	if it.WhatIsNext() == jsoniter.ObjectValue {
+		it.ReadObjectCB(d.field)
+	} else {
+		d.err = errNotJSON
 	}
-	it.ReadObjectCB(d.field)
 	switch {
+	case body.err != nil: // the connection's fault, whatever the text looks like where it ends
+		return d.ans, body.err
 	case d.err != nil:
 		return d.ans, d.err
-	case body.err != nil: // the connection's fault, not the text's
-		return d.ans, body.err
 	case it.Error != nil:
 		return d.ans, fmt.Errorf("%w: %w", errSyntax, it.Error)
 	case d.ans.Status == "success" && !d.complete:

@@ -116,6 +116,18 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestDecodeReadError: wherever reading fails, that is the error, and not what the text looks like.
+func TestDecodeReadError(t *testing.T) {
+	text := `{"status":"success","warnings":["w"],"data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1764590400.125,"1"],[2,"NaN"]]}]}}`
+	broken := errors.New("broken")
+	for n := range len(text) {
+		_, _, err := decodeAll(io.MultiReader(strings.NewReader(text[:n]), iotest.ErrReader(broken)))
+		if !errors.Is(err, broken) {
+			t.Errorf("after %s: %v", text[:n], err)
+		}
+	}
+}
+
 // FuzzDecode compares the decoder with encoding/json: whatever that reads as an answer, the decoder
 // reads alike. The decoder is laxer about what it passes over, never about what it delivers.
 func FuzzDecode(f *testing.F) {
