@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +19,7 @@ import (
 // TestRestarts: of two adapters one is killed in the middle of a scale-out, and both are replaced
 // under load, as by a rollout.
 func TestRestarts(t *testing.T) {
-	const most = 6
+	const most = 8
 	ns := namespace(t)
 	engines := startEmulator(t, ns)
 	adapters := startAdapters(t, 2)
@@ -25,32 +27,34 @@ func TestRestarts(t *testing.T) {
 	awaitReady(t, ns, 1)
 	replicas := follow(t, ns, "vllm")
 	setLoad(t, engines, "vllm", requests(2))
+	// Without stabilization, a single low answer would be seen as a scale-down.
 	autoscale(t, ns, hpaSpec{target: "vllm", min: 1, max: most, metric: "vllm_queue_depth", average: "1",
-		stabilization: 10 * time.Second, upByOne: true})
+		stabilization: 0, upByOne: true})
 	awaitActive(t, ns, "vllm")
-	cold := failedSyncs(t, ns, "vllm") // before there were samples
+	failed := failedSyncs(t, ns, "vllm") // before there were samples
 
+	// More than all replicas serve: the queue only grows. The API server keeps to one adapter for
+	// as long as its connection lasts, so each is killed in turn, and one of them is the one.
 	began := time.Now()
-	setLoad(t, engines, "vllm", requests(60)) // more than six replicas serve: the queue only grows
-	replicas.await(t, time.Minute, "half of the scale-out", func(n int) bool { return n == most/2 })
-	adapters[0].Kill()
-	replicas.await(t, time.Minute, "the other half", func(n int) bool { return n == most })
+	setLoad(t, engines, "vllm", requests(60))
+	for i, at := range []int{3, 6} {
+		replicas.await(t, time.Minute, fmt.Sprintf("it is scaling out, to %d", at), func(n int) bool { return n >= at })
+		adapters[i].Kill()
+		replicas.await(t, time.Minute, "scaling out goes on", func(n int) bool { return n >= at+2 })
+		n := failedSyncs(t, ns, "vllm")
+		if n-failed > 1 {
+			t.Errorf("%d syncs of the HPA failed when an adapter was killed, want at most one", n-failed)
+		}
+		failed = n
+		service.Remove(adapters[i].Address)
+		adapters = append(adapters, startAdapters(t, 1)...) // in its place
+	}
 	if seen := replicas.since(began); !ascending(seen) {
 		t.Errorf("replicas went %v", seen)
 	}
-	failed := failedSyncs(t, ns, "vllm")
-	if n := failed - cold; n > 1 {
-		t.Errorf("%d syncs of the HPA failed, want at most one", n)
-	}
-	service.Remove(adapters[0].Address)
-	// Also the API server's own probe of the dead adapter may have failed once.
-	if err := shared.AwaitAvailable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 
 	// A rollout with a surge of one: the new one is Ready before an old one goes.
-	// (One more comes first, in place of the one that was killed.)
-	old := append(startAdapters(t, 1), adapters[1])
+	old := adapters[2:]
 	began = time.Now()
 	available := watchAvailable(t)
 	for _, old := range old {
@@ -130,7 +134,7 @@ func TestAfterOutage(t *testing.T) {
 		needed        = 4
 	)
 	ns := namespace(t)
-	engines := startEmulator(t, ns)
+	engines := startEmulator(t, ns, "--max-num-seqs=8")
 	adapter := startAdapters(t, 1)[0]
 	hpas := map[string]hpaSpec{
 		"rate":     {metric: "vllm_request_rate", average: "3"},
@@ -176,6 +180,14 @@ func TestAfterOutage(t *testing.T) {
 		return nil
 	}
 
+	// A load that is steady over any whole window, but not within one: of the first window after the
+	// outage, a part of it would show "rate" and "goodput" a third of their load, and the last
+	// instant would show "inflight" the same.
+	const steadyRate, lowRate, highRate = 12, 4, 17.3
+	rates := func(perSecond float64) {
+		setLoad(t, engines, "rate", requests(perSecond))
+		setLoad(t, engines, "goodput", requests(perSecond))
+	}
 	for _, restarted := range []bool{false, true} {
 		start := stopPrometheus(t)
 		throughout(t, testWindow+hpaSync, "during the outage", steady)
@@ -184,12 +196,26 @@ func TestAfterOutage(t *testing.T) {
 			adapter.Stop()
 			startAdapters(t, 1)
 		}
+		rates(lowRate)
 		start()
-		throughout(t, testWindow, "after the outage", steady)
+		awaitScraped(t, ns, len(hpas)*needed)
+		scraped := time.Now()
+		for _, step := range []struct {
+			until time.Duration // from then on
+			then  func()
+		}{
+			{8 * time.Second, func() { rates(highRate) }},
+			{12 * time.Second, func() { setLoad(t, engines, "inflight", requests(lowRate)) }},
+			{testWindow, func() { rates(steadyRate) }},
+			{testWindow + 6*time.Second, func() { setLoad(t, engines, "inflight", requests(steadyRate)) }},
+			{2*testWindow + 2*time.Second, func() {}},
+		} {
+			throughout(t, time.Until(scraped.Add(step.until)), "after the outage", steady)
+			step.then()
+		}
 		for name := range hpas {
 			awaitActive(t, ns, name)
 		}
-		throughout(t, stabilization, "after the outage, with values again", steady)
 	}
 
 	// What was held up there does follow the load.
@@ -213,6 +239,24 @@ func stopPrometheus(t *testing.T) (start func()) {
 	})
 	t.Cleanup(once)
 	return once
+}
+
+// awaitScraped waits until Prometheus has fresh samples of that many engines of a namespace.
+func awaitScraped(t *testing.T, ns string, n int) {
+	t.Helper()
+	query := url.Values{"query": {fmt.Sprintf(`count(timestamp({__name__="vllm:num_requests_waiting", namespace=%q}) > time() - 3)`, ns)}}
+	eventually(t, time.Minute, "Prometheus scrapes again", func() error {
+		resp, err := http.Get(shared.Prometheus.URL + "/api/v1/query?" + query.Encode())
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err == nil && !strings.Contains(string(body), fmt.Sprintf(`"%d"`, n)) {
+			err = fmt.Errorf("it answers %s", body)
+		}
+		return err
+	})
 }
 
 // watchAvailable watches the APIServices until the returned function is called, which returns the

@@ -127,7 +127,6 @@ func compare(t *testing.T, ask func(string) (map[string]map[string]float64, erro
 			t.Errorf("%s of %s: %g on prometheus and %g scraped, more than %g apart", metric, pod, a, b, tolerance)
 		}
 	}
-	t.Logf("%s: %v", metric, values)
 }
 
 // askDirectly asks an adapter past the API server, as an administrator.
