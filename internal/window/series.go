@@ -23,8 +23,8 @@ type Series struct {
 	// when buf is full. So samples are contiguous, and appending moves few of them.
 	buf   []Sample
 	first int
-	heard int64 // time of the newest sample or stale marker
-	ended bool
+	heard int64 // time of the newest sample, stale marker or reading that is no number
+	state state
 	next  *Series // in Store.index
 }
 
@@ -32,8 +32,21 @@ type Series struct {
 // and valid until the next Append or Advance.
 func (s *Series) Samples() []Sample { return s.buf[s.first:] }
 
+// state is what the newest thing heard of a series was.
+type state uint8
+
+const (
+	sampled state = iota
+	ended         // a stale marker
+	garbled       // a NaN or an infinity
+)
+
 // Ended reports whether the newest thing heard of the series was a stale marker.
-func (s *Series) Ended() bool { return s.ended }
+func (s *Series) Ended() bool { return s.state == ended }
+
+// Garbled reports whether the newest reading of the series was no number, and when that was heard.
+// The series goes on, so what it is a part of cannot be told without it.
+func (s *Series) Garbled() (t int64, ok bool) { return s.heard, s.state == garbled }
 
 // push appends a sample and returns by how many the samples grew.
 func (s *Series) push(sample Sample) int {
@@ -56,10 +69,19 @@ func (s *Series) push(sample Sample) int {
 	return grown
 }
 
-// trim forgets the samples older than oldest and returns how many they were.
-func (s *Series) trim(oldest int64) int {
-	first := s.first
-	for s.first < len(s.buf) && s.buf[s.first].T < oldest {
+// trim forgets the samples older than oldest and returns how many they were. A series that goes on
+// keeps its newest minSamples whatever their age, but for those older than eldest.
+func (s *Series) trim(oldest, eldest int64) int {
+	first, last := s.first, len(s.buf)-1
+	spared := 0
+	if last >= first && s.buf[last].T >= oldest {
+		spared = minSamples
+	}
+	for s.first <= last {
+		t := s.buf[s.first].T
+		if t >= oldest || t >= eldest && last-s.first < spared {
+			break
+		}
 		s.first++
 	}
 	return s.first - first

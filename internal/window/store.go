@@ -28,6 +28,14 @@ const (
 	maxSeriesPerGroup = 20_000
 )
 
+// A series that is read rarely has few samples in the retention, fewer than it takes to see whether
+// they go back over the two windows of four intervals that an outage is told by. So the newest ones
+// are kept for longer, up to a multiple of the retention.
+const (
+	minSamples    = 10
+	slowRetention = 4
+)
+
 // Store keeps the last minutes of series, grouped. It is not safe for concurrent use: one
 // goroutine owns it.
 type Store struct {
@@ -45,9 +53,12 @@ type Store struct {
 type group struct {
 	series   []*Series
 	unsorted bool
+	// refused is the time of the newest sample that was refused because the group was full.
+	refused int64
 }
 
-// New returns a store that keeps the samples of the last retention. groupOf names the group of a
+// New returns a store that keeps the samples of the last retention, and somewhat more of series that
+// are read rarely. groupOf names the group of a
 // series when it is first seen; ok=false keeps the series out. It is called again for every sample
 // of a series that is not kept.
 func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok bool)) *Store {
@@ -61,30 +72,32 @@ func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok 
 
 // Append adds a sample. Samples that are not newer than what was last heard of their series are
 // dropped: sources deliver some twice. A stale marker ends the series until a newer sample comes.
-// Any other NaN, and an infinity, is no sample and says nothing: no signal can be made of it, and
-// an engine that goes on exporting it is found out by its age.
+// Any other NaN, and an infinity, is no sample, as no signal can be made of it, but it leaves the
+// series garbled until a newer sample comes: it is there, and its number is not known.
 func (s *Store) Append(ls labels.Labels, t int64, v float64) {
 	hash := ls.Hash()
 	series := s.find(hash, ls)
-	if value.IsStaleNaN(v) {
-		if series != nil && t > series.heard {
-			series.heard, series.ended = t, true
-		}
-		return
-	}
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return
-	}
 	if series == nil {
-		if series = s.add(hash, ls); series == nil {
+		if value.IsStaleNaN(v) {
+			return
+		}
+		if series = s.add(hash, ls, t); series == nil {
 			return
 		}
 	}
 	if t <= series.heard {
 		return
 	}
-	series.heard, series.ended = t, false
-	s.samples += series.push(Sample{T: t, V: v})
+	series.heard = t
+	switch {
+	case value.IsStaleNaN(v):
+		series.state = ended
+	case !isFinite(v):
+		series.state = garbled
+	default:
+		series.state = sampled
+		s.samples += series.push(Sample{T: t, V: v})
+	}
 }
 
 func (s *Store) find(hash uint64, ls labels.Labels) *Series {
@@ -96,19 +109,20 @@ func (s *Store) find(hash uint64, ls labels.Labels) *Series {
 	return nil
 }
 
-// add returns nil when the series is not to be kept.
-func (s *Store) add(hash uint64, ls labels.Labels) *Series {
+// add returns nil when the series, of which something is heard at t, is not to be kept.
+func (s *Store) add(hash uint64, ls labels.Labels, t int64) *Series {
 	name, ok := s.groupOf(ls)
 	if !ok {
 		return nil
 	}
 	g := s.groups[name]
 	if g == nil {
-		g = &group{}
+		g = &group{refused: math.MinInt64}
 		s.groups[name] = g
 	}
 	if len(g.series) >= maxSeriesPerGroup {
 		s.dropped++
+		g.refused = max(g.refused, t)
 		return nil
 	}
 	// A copy: the source's labels may be a slice of a whole exposition.
@@ -119,16 +133,18 @@ func (s *Store) add(hash uint64, ls labels.Labels) *Series {
 	return series
 }
 
-// Advance forgets the samples older than now minus the retention, then the series without samples
-// and the groups without series. It also forgets a series whose samples lie further ahead of now
+// Advance forgets the samples older than now minus the retention, but for a few of the series that
+// are read rarely, then the series that nothing is
+// left of and the groups without series. It also forgets a series whose samples lie further ahead of now
 // than the retention: after the source's clock was set back, they would pass for fresh and keep
 // the true ones out.
 func (s *Store) Advance(now int64) {
-	oldest, newest := now-s.retention, now+s.retention
+	oldest, newest, eldest := now-s.retention, now+s.retention, now-slowRetention*s.retention
 	for name, g := range s.groups {
 		g.series = slices.DeleteFunc(g.series, func(series *Series) bool {
-			s.samples -= series.trim(oldest)
-			if len(series.Samples()) > 0 && series.heard <= newest {
+			s.samples -= series.trim(oldest, eldest)
+			_, garbled := series.Garbled()
+			if (len(series.Samples()) > 0 || garbled && series.heard >= oldest) && series.heard <= newest {
 				return false
 			}
 			s.samples -= len(series.Samples())
@@ -171,6 +187,13 @@ func (s *Store) Group(name string) []*Series {
 		g.unsorted = false
 	}
 	return g.series
+}
+
+// Whole reports whether the group has had room for all its series since from. What is computed from
+// the series of one that has not may lack a part.
+func (s *Store) Whole(name string, from int64) bool {
+	g := s.groups[name]
+	return g == nil || g.refused < from
 }
 
 // Stats returns how many series and samples are kept.

@@ -45,19 +45,22 @@ func TestAppend(t *testing.T) {
 		name  string
 		heard []heard
 		want  []Sample
-		ended bool
+		state state
 	}{
-		{"in order", []heard{{1, 10}, {2, 20}}, []Sample{{1, 10}, {2, 20}}, false},
-		{"an overlapping fetch", []heard{{1, 10}, {2, 20}, {1, 10}, {2, 20}, {3, 30}}, []Sample{{1, 10}, {2, 20}, {3, 30}}, false},
-		{"another value at the same time", []heard{{1, 10}, {1, 11}}, []Sample{{1, 10}}, false},
-		{"a zero is a sample", []heard{{1, 0}}, []Sample{{1, 0}}, false},
-		{"ended", []heard{{1, 10}, {2, stale}}, []Sample{{1, 10}}, true},
-		{"ended, and fetched again", []heard{{1, 10}, {2, stale}, {1, 10}, {2, 20}}, []Sample{{1, 10}}, true},
-		{"back after its end", []heard{{1, 10}, {2, stale}, {3, 30}}, []Sample{{1, 10}, {3, 30}}, false},
-		{"a marker that came too late", []heard{{1, 10}, {2, 20}, {2, stale}}, []Sample{{1, 10}, {2, 20}}, false},
-		{"NaN says nothing", []heard{{1, 10}, {2, math.NaN()}, {2, 20}}, []Sample{{1, 10}, {2, 20}}, false},
-		{"NaN after the end says nothing", []heard{{1, 10}, {2, stale}, {3, math.NaN()}}, []Sample{{1, 10}}, true},
-		{"infinity says nothing", []heard{{1, math.Inf(-1)}, {2, 20}, {3, math.Inf(1)}}, []Sample{{2, 20}}, false},
+		{"in order", []heard{{1, 10}, {2, 20}}, []Sample{{1, 10}, {2, 20}}, sampled},
+		{"an overlapping fetch", []heard{{1, 10}, {2, 20}, {1, 10}, {2, 20}, {3, 30}}, []Sample{{1, 10}, {2, 20}, {3, 30}}, sampled},
+		{"another value at the same time", []heard{{1, 10}, {1, 11}}, []Sample{{1, 10}}, sampled},
+		{"a zero is a sample", []heard{{1, 0}}, []Sample{{1, 0}}, sampled},
+		{"ended", []heard{{1, 10}, {2, stale}}, []Sample{{1, 10}}, ended},
+		{"ended, and fetched again", []heard{{1, 10}, {2, stale}, {1, 10}, {2, 20}}, []Sample{{1, 10}}, ended},
+		{"back after its end", []heard{{1, 10}, {2, stale}, {3, 30}}, []Sample{{1, 10}, {3, 30}}, sampled},
+		{"a marker that came too late", []heard{{1, 10}, {2, 20}, {2, stale}}, []Sample{{1, 10}, {2, 20}}, sampled},
+		{"NaN is no sample", []heard{{1, 10}, {2, math.NaN()}, {3, 20}}, []Sample{{1, 10}, {3, 20}}, sampled},
+		{"NaN is the newest", []heard{{1, 10}, {2, math.NaN()}, {1, 10}}, []Sample{{1, 10}}, garbled},
+		{"NaN after the end", []heard{{1, 10}, {2, stale}, {3, math.NaN()}}, []Sample{{1, 10}}, garbled},
+		{"NaN, and the end", []heard{{1, 10}, {2, math.NaN()}, {3, stale}}, []Sample{{1, 10}}, ended},
+		{"NaN from the beginning", []heard{{1, math.NaN()}}, []Sample{}, garbled},
+		{"infinities are no samples", []heard{{1, math.Inf(-1)}, {2, 20}, {3, math.Inf(1)}}, []Sample{{2, 20}}, garbled},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -69,25 +72,35 @@ func TestAppend(t *testing.T) {
 			if len(got) != 1 {
 				t.Fatalf("%d series, want 1", len(got))
 			}
-			if diff := cmp.Diff(test.want, got[0].Samples()); diff != "" {
+			if diff := cmp.Diff(test.want, append([]Sample{}, got[0].Samples()...)); diff != "" {
 				t.Errorf("samples (-want +got):\n%s", diff)
 			}
-			if got[0].Ended() != test.ended {
-				t.Errorf("ended = %v, want %v", got[0].Ended(), test.ended)
+			_, isGarbled := got[0].Garbled()
+			if got[0].Ended() != (test.state == ended) || isGarbled != (test.state == garbled) {
+				t.Errorf("ended %v and garbled %v, want the state %d", got[0].Ended(), isGarbled, test.state)
 			}
 		})
 	}
 }
 
 func TestNothingIsKeptOfAnUnknownSeries(t *testing.T) {
-	for name, v := range map[string]float64{"a stale marker": stale, "NaN": math.NaN(), "infinity": math.Inf(1)} {
-		t.Run(name, func(t *testing.T) {
-			s := New(time.Minute, byPod)
-			s.Append(series("m", "a"), 1, v)
-			if got := s.Group("a"); len(got) != 0 {
-				t.Errorf("kept %v", names(got))
-			}
-		})
+	s := New(time.Minute, byPod)
+	s.Append(series("m", "a"), 1, stale)
+	if got := s.Group("a"); len(got) != 0 {
+		t.Errorf("kept %v", names(got))
+	}
+}
+
+func TestAGarbledSeriesIsForgottenToo(t *testing.T) {
+	s := New(time.Minute, byPod)
+	s.Append(series("m", "a"), 1, math.NaN())
+	s.Advance(60_001)
+	if got := s.Group("a"); len(got) != 1 {
+		t.Fatalf("%d series, want 1", len(got))
+	}
+	s.Advance(60_002)
+	if got := s.Group("a"); len(got) != 0 {
+		t.Errorf("kept %v", names(got))
 	}
 }
 
@@ -165,11 +178,24 @@ func TestAdvance(t *testing.T) {
 		t.Fatalf("%d series, %d samples; want 3 and 4", series, samples)
 	}
 	s.Advance(12)
-	if series, samples := s.Stats(); series != 1 || samples != 1 {
-		t.Fatalf("%d series, %d samples; want 1 and 1", series, samples)
+	if series, samples := s.Stats(); series != 1 || samples != 2 {
+		t.Fatalf("%d series, %d samples; want 1 and 2", series, samples)
 	}
-	if diff := cmp.Diff([]Sample{{10, 2}}, s.Group("a")[0].Samples()); diff != "" {
+	// The other one goes on, and is read rarely.
+	if diff := cmp.Diff([]Sample{{1, 1}, {10, 2}}, s.Group("a")[0].Samples()); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+	for i := range int64(minSamples) {
+		s.Append(series("both", "a"), 11+i, 3)
+	}
+	s.Advance(21)
+	if got := s.Group("a")[0].Samples(); len(got) != minSamples || got[0].T != 11 {
+		t.Errorf("samples %v, want those from 11 on", got)
+	}
+	s.Append(series("both", "a"), 51, 3)
+	s.Advance(55)
+	if got := s.Group("a")[0].Samples(); len(got) != 7 || got[0].T != 15 {
+		t.Errorf("samples %v, want those of four retentions", got)
 	}
 	if len(s.groups) != 1 || len(s.index) != 1 {
 		t.Errorf("%d groups, %d indexed; want 1 and 1", len(s.groups), len(s.index))
@@ -213,6 +239,9 @@ func TestBounds(t *testing.T) {
 		s.Append(series("m", "friendly"), 1, 1)
 		if n := len(s.Group("hostile")); n != maxSeriesPerGroup {
 			t.Errorf("%d series, want %d", n, maxSeriesPerGroup)
+		}
+		if s.Whole("hostile", 1) || !s.Whole("hostile", 2) || !s.Whole("friendly", 0) {
+			t.Errorf("whole: since the refusal %v, after it %v, another group %v", s.Whole("hostile", 1), s.Whole("hostile", 2), s.Whole("friendly", 0))
 		}
 		if s.Dropped() != 5 {
 			t.Errorf("dropped %d, want 5", s.Dropped())
@@ -272,7 +301,7 @@ func TestStoreAgainstModel(t *testing.T) {
 	type model struct {
 		samples []Sample
 		heard   int64
-		ended   bool
+		state   state
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s := New(retention*time.Millisecond, byPod)
@@ -290,23 +319,31 @@ func TestStoreAgainstModel(t *testing.T) {
 				}
 				m := want[pod+"/"+name]
 				switch {
-				case math.IsNaN(v) && !value.IsStaleNaN(v), math.IsInf(v, 0):
 				case m == nil && value.IsStaleNaN(v):
+				case m == nil && !isFinite(v):
+					want[pod+"/"+name] = &model{heard: ts, state: garbled}
 				case m == nil:
 					want[pod+"/"+name] = &model{samples: []Sample{{ts, v}}, heard: ts}
 				case ts <= m.heard:
 				case value.IsStaleNaN(v):
-					m.heard, m.ended = ts, true
+					m.heard, m.state = ts, ended
+				case !isFinite(v):
+					m.heard, m.state = ts, garbled
 				default:
-					m.samples, m.heard, m.ended = append(m.samples, Sample{ts, v}), ts, false
+					m.samples, m.heard, m.state = append(m.samples, Sample{ts, v}), ts, sampled
 				}
 			},
 			"advance": func(t *rapid.T) {
 				now += rapid.Int64Range(-100, 30).Draw(t, "step")
 				s.Advance(now)
 				for key, m := range want {
-					m.samples = slices.DeleteFunc(m.samples, func(s Sample) bool { return s.T < now-retention })
-					if len(m.samples) == 0 || m.heard > now+retention {
+					goesOn := len(m.samples) > 0 && m.samples[len(m.samples)-1].T >= now-retention
+					spared := m.samples[max(0, len(m.samples)-minSamples):]
+					m.samples = slices.DeleteFunc(slices.Clone(m.samples), func(s Sample) bool {
+						return s.T < now-retention && !(goesOn && s.T >= now-slowRetention*retention && slices.Contains(spared, s))
+					})
+					nothing := len(m.samples) == 0 && (m.state != garbled || m.heard < now-retention)
+					if nothing || m.heard > now+retention {
 						delete(want, key)
 					}
 				}
@@ -320,8 +357,8 @@ func TestStoreAgainstModel(t *testing.T) {
 						if m == nil {
 							t.Fatalf("%v is still there", got.Labels)
 						}
-						if diff := cmp.Diff(m.samples, got.Samples()); diff != "" || got.Ended() != m.ended {
-							t.Fatalf("%v: ended %v, want %v; samples (-want +got):\n%s", got.Labels, got.Ended(), m.ended, diff)
+						if diff := cmp.Diff(append([]Sample{}, m.samples...), append([]Sample{}, got.Samples()...)); diff != "" || got.state != m.state {
+							t.Fatalf("%v: state %d, want %d; samples (-want +got):\n%s", got.Labels, got.state, m.state, diff)
 						}
 						seen++
 						samples += len(m.samples)
@@ -355,7 +392,7 @@ func check(t interface {
 		}
 		for _, one := range group {
 			got := one.Samples()
-			if len(got) == 0 || len(got) > maxSamples {
+			if len(got) == 0 && one.state == sampled || len(got) > maxSamples {
 				t.Fatalf("%v has %d samples", one.Labels, len(got))
 			}
 			for i, sample := range got {
