@@ -136,6 +136,11 @@ func TestParams(t *testing.T) {
 			err:    "slo.tpot: -1s is negative; leave it out for no objective",
 		},
 		{
+			name:   "so long that twice of it is no duration",
+			params: Params{Window: time.Minute, SLO: SLO{TTFT: 1<<63 - 1}},
+			err:    "slo.ttft: 2562047h47m16.854775807s is above 24h0m0s; leave it out for no objective",
+		},
+		{
 			name:   "no objective",
 			params: Params{Window: time.Minute},
 			err:    "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",

@@ -1,7 +1,6 @@
 package signals
 
 import (
-	"math"
 	"strconv"
 
 	"github.com/prometheus/common/model"
@@ -124,7 +123,7 @@ func placeOf(s *window.Series) *place {
 	p.within = joined("", s.Labels, p.mapping.within)
 	if p.mapping.kind == Histogram {
 		le, err := strconv.ParseFloat(s.Labels.Get(labels.BucketLabel), 64)
-		if err != nil || math.IsNaN(le) {
+		if err != nil || !(le > 0) { // no time is below 0: a bound there is as bad as none
 			p = nil
 		} else {
 			p.le = le

@@ -41,6 +41,9 @@ const (
 	MaxWindow = 10 * time.Minute
 )
 
+// MaxObjective bounds objectives: no engine has a bucket as high.
+const MaxObjective = 24 * time.Hour
+
 // Validate returns every fault of the parameters, named by their field in the configuration file.
 func (p Params) Validate() error {
 	var errs []error
@@ -48,8 +51,11 @@ func (p Params) Validate() error {
 		errs = append(errs, fmt.Errorf("window: %s is outside %s to %s", p.Window, MinWindow, MaxWindow))
 	}
 	for _, o := range p.SLO.objectives() {
-		if o.limit < 0 {
+		switch {
+		case o.limit < 0:
 			errs = append(errs, fmt.Errorf("slo.%s: %s is negative; leave it out for no objective", o.canonical, o.limit))
+		case o.limit > MaxObjective:
+			errs = append(errs, fmt.Errorf("slo.%s: %s is above %s; leave it out for no objective", o.canonical, o.limit, MaxObjective))
 		}
 	}
 	if p.SLO == (SLO{}) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
@@ -21,6 +23,9 @@ type At struct {
 	// Ready is when the pod's readiness last changed. Samples are then expected to be there
 	// since; where they begin much later there was an outage. Zero when nothing is expected.
 	Ready time.Time
+	// Truncated says that the replica has more series than are kept: what is computed from the rest
+	// may lack a part.
+	Truncated bool
 }
 
 // Evaluate returns the signals of one replica, in the order of sigs. series are all its raw series.
@@ -28,6 +33,10 @@ func Evaluate(sigs []*Signal, series []*window.Series, at At, p Params) []Result
 	replicas := map[*Engine]*Replica{}
 	out := make([]Result, len(sigs))
 	for i, s := range sigs {
+		if at.Truncated {
+			out[i] = unknown("the pod has more series than are kept: parts of it may be missing")
+			continue
+		}
 		r := replicas[s.engine]
 		if r == nil {
 			r = newReplica(s.engine, series, at, p)
@@ -74,6 +83,7 @@ type found struct {
 	name    string
 	samples []window.Sample
 	newest  int64
+	fault   string // why its newest reading is none; "" when it is one
 }
 
 func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
@@ -88,24 +98,39 @@ func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
 			r.ended[pl.canonical] = true
 			continue
 		}
-		samples := s.Samples()
-		if !at.Start.IsZero() {
-			samples = window.Since(samples, at.Start.UnixMilli())
+		if f, ok := find(s, pl, at); ok {
+			raw[pl.canonical] = append(raw[pl.canonical], f)
 		}
-		if len(samples) == 0 {
-			continue
-		}
-		last := samples[len(samples)-1]
-		if valid := pl.mapping.valid; valid != nil && !valid(last.V) {
-			continue
-		}
-		raw[pl.canonical] = append(raw[pl.canonical], found{pl, s.Labels.Get("__name__"), samples, last.T})
 	}
 	r.stats = make(map[Canonical]*stat, len(raw))
 	for c, fs := range raw {
 		r.stats[c] = newStat(fs, at, p)
 	}
 	return r
+}
+
+// find reads a series; ok is false when there is nothing of this pod in it.
+func find(s *window.Series, pl *place, at At) (f found, ok bool) {
+	f = found{place: pl, name: s.Labels.Get(model.MetricNameLabel), samples: s.Samples()}
+	var start int64
+	if !at.Start.IsZero() {
+		start = at.Start.UnixMilli()
+		f.samples = window.Since(f.samples, start)
+	}
+	if heard, garbled := s.Garbled(); garbled && heard >= start {
+		f.newest, f.fault = heard, fmt.Sprintf("the newest reading of %s is no number", f.name)
+		return f, true
+	}
+	if len(f.samples) == 0 {
+		return f, false
+	}
+	last := f.samples[len(f.samples)-1]
+	f.newest = last.T
+	// Nothing that the catalogue reads can be below 0: it would be taken off the sum of the others.
+	if valid := pl.mapping.valid; last.V < 0 || valid != nil && !valid(last.V) {
+		f.fault = fmt.Sprintf("the newest reading of %s is %g, which stands for none", f.name, last.V)
+	}
+	return f, true
 }
 
 func newStat(fs []found, at At, p Params) *stat {
@@ -116,6 +141,12 @@ func newStat(fs []found, at At, p Params) *stat {
 	fs = oneSpelling(fs, st.interval)
 	st.name = fs[0].name
 	fs = alive(fs, st.window)
+	for _, f := range fs {
+		if f.fault != "" {
+			st.fault = f.fault // a part without a number: the others would be a low lie
+			return st
+		}
+	}
 	st.parts = partsOf(fs)
 	st.newest = slices.MinFunc(st.parts, func(a, b *part) int { return cmp.Compare(a.newest, b.newest) }).newest
 	st.fault = st.check(fs, at)
@@ -140,39 +171,45 @@ func oneSpelling(fs []found, interval time.Duration) []found {
 	return fs
 }
 
-// alive drops what a target no longer writes: series that its newest scrape did not bring (an
-// engine restarted with fewer parts), and targets that were left behind (a pod that got another
-// address) once they have been silent for a window; before that they make the replica unknown,
-// because half of a sum would be a low lie.
+// alive drops what is no longer written: duplicates of newer series, and parts (an engine that
+// restarted with fewer of them) and targets (a pod that got another address) that were left behind,
+// once they have been silent for a window. Before that they make the replica unknown as they age: an
+// answer that lacks a part may also be half of one, and half of a sum would be a low lie.
 func alive(fs []found, w time.Duration) []found {
-	type bucket struct {
-		part string
-		le   float64
+	type key struct {
+		part, within string
+		le           float64
 	}
-	newest := map[string]int64{}
+	keyOf := func(f found) key { return key{f.part, f.within, f.le} }
 	var last int64
+	heir := map[key]found{} // the newest of the duplicates, and of those the one that goes back the least
 	for _, f := range fs {
-		newest[f.instance] = max(newest[f.instance], f.newest)
 		last = max(last, f.newest)
-	}
-	begins := map[bucket]int64{}
-	for _, f := range fs {
-		if f.mapping.kind == Histogram && f.newest == newest[f.instance] {
-			begins[bucket{f.part, f.le}] = f.samples[0].T
+		h, ok := heir[keyOf(f)]
+		if !ok || f.newest > h.newest || f.newest == h.newest && f.begin() > h.begin() {
+			heir[keyOf(f)] = f
 		}
 	}
 	return slices.DeleteFunc(fs, func(f found) bool {
 		if f.newest < last-w.Milliseconds() {
 			return true
 		}
-		if f.newest == newest[f.instance] {
+		h := heir[keyOf(f)]
+		if f.newest == h.newest {
 			return false
 		}
 		// A bucket whose bound is now written another way (le="1", then le="1.0") goes on in the
 		// new series; its past is still needed.
-		begin, ok := begins[bucket{f.part, f.le}]
-		return !ok || f.newest >= begin
+		return f.mapping.kind != Histogram || f.newest >= h.begin()
 	})
+}
+
+// begin is when the oldest sample of the series was read.
+func (f found) begin() int64 {
+	if len(f.samples) == 0 {
+		return f.newest
+	}
+	return f.samples[0].T
 }
 
 // partsOf sorts the series into parts, taking one of each set of duplicates (two jobs that scrape
@@ -318,12 +355,12 @@ func (st *stat) part(key string) *part {
 	if st == nil {
 		return nil
 	}
-	for _, p := range st.parts {
-		if p.key == key {
-			return p
-		}
+	// They are sorted: a hostile target may have thousands of parts, each of which is looked for.
+	i, ok := slices.BinarySearchFunc(st.parts, key, func(p *part, key string) int { return strings.Compare(p.key, key) })
+	if !ok {
+		return nil
 	}
-	return nil
+	return st.parts[i]
 }
 
 // readAt is when the newest sample of the stats that was read longest ago was read.

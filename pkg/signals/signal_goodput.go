@@ -83,6 +83,9 @@ func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
 	if reason := r.resumed(e2e, counters...); reason != "" {
 		return unknown(reason)
 	}
+	if math.IsNaN(perSecond) {
+		return unknown("how many requests were in the engine when the window began, and may have missed slo.ttft before, is not known: " + r.work().unknown)
+	}
 	return Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(used...), Window: e2e.window}
 }
 
@@ -115,10 +118,16 @@ func (r *Replica) goodOf(key string, hists map[Canonical]*stat, w time.Duration,
 			continue
 		}
 		buckets := upTo(hists[o.canonical].part(key).buckets, until)
+		if math.IsInf(buckets[0].LE, 1) {
+			return bounds{}, fmt.Sprintf("%s has no finite bound: are buckets dropped on the way?", hists[o.canonical].name)
+		}
 		if o.canonical == TTFT {
 			missed, met, ok := r.firstTokensOf(key, buckets, from, longest(all), o.limit)
 			if !ok {
 				return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[TTFT].name, w)
+			}
+			if math.IsInf(missed, 1) {
+				missed = math.NaN() // the lower bound is not 0 because of that, it is not known
 			}
 			b.lower -= missed
 			b.upper = min(b.upper, met)

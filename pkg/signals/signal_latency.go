@@ -34,10 +34,18 @@ func ttftQuantile(r *Replica, p Params, q float64) Result {
 	if !ok {
 		return unknown(fmt.Sprintf("%s has not been read twice in the window of %s yet", ttft.name, ttft.window))
 	}
+	if len(hist) < 2 {
+		return unknown(fmt.Sprintf("%s has no finite bound that its parts share: are buckets dropped on the way?", ttft.name))
+	}
 	w := r.work()
 	out := Result{State: Value, HasValue: true, Time: readAt(ttft), Window: ttft.window}
 	if count(hist) > 0 {
 		out.Value = quantile(q, hist)
+		// Above the highest bound the quantile is that bound at the least. Where buckets are dropped on
+		// the way that may be far too low.
+		if above(q, hist) && out.Value < p.StallCap().Seconds() {
+			return unknown(fmt.Sprintf("it is above %g s, the highest finite bound there is of %s: are buckets dropped on the way?", out.Value, ttft.name))
+		}
 	} else if w.unknown != "" {
 		return unknown("no first token in the window, and whether anybody waits for one is not known: " + w.unknown)
 	} else if _, reason := r.get(Generated); w.running > 0 && reason != "" {
@@ -94,6 +102,15 @@ func merge(a, b []window.Bucket) []window.Bucket {
 
 // count is the number of observations.
 func count(hist []window.Bucket) float64 { return hist[len(hist)-1].Count }
+
+// above reports whether a quantile is above the highest finite bound.
+func above(q float64, hist []window.Bucket) bool {
+	finite := hist[len(hist)-2].Count
+	if count(hist)*(1-q) >= 1 {
+		return finite < q*count(hist)
+	}
+	return finite < count(hist)
+}
 
 // quantile is PromQL's, but for few observations: where less than one of them is expected above
 // the quantile it is the greatest observation that is asked for, and the answer is the bound of
