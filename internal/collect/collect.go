@@ -240,7 +240,9 @@ func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time) *Snapshot {
 		if !p.ReadySince.IsZero() {
 			at.Ready = p.ReadySince.Add(c.offset)
 		}
-		series := c.store.Group(signals.GroupKey(p.Namespace, p.Name))
+		key := signals.GroupKey(p.Namespace, p.Name)
+		at.Truncated = !c.store.Whole(key, at.Now.Add(-c.retention).UnixMilli())
+		series := c.store.Group(key)
 		snap.results[p.NamespacedName] = podResults{uid: p.UID, values: signals.Evaluate(sigs, series, at, c.params)}
 	})
 	return snap

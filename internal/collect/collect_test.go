@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/model/labels"
@@ -22,13 +23,14 @@ import (
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
-// fakeSource has one sample of every series at every multiple of five seconds on its own clock.
+// fakeSource has one sample of every series at every multiple of its interval on its own clock.
 type fakeSource struct {
 	series []fakeSeries
 	skew   time.Duration
 	err    error
 	hang   bool
-	began  time.Time // no samples before
+	began  time.Time     // no samples before
+	every  time.Duration // between samples; scrapeInterval when zero
 
 	fetches []fetch
 }
@@ -55,12 +57,13 @@ func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Du
 		return time.Time{}, f.err
 	}
 	now := time.Now()
-	first := now.Add(-lookback).Truncate(scrapeInterval).Add(scrapeInterval)
+	every := cmp.Or(f.every, scrapeInterval)
+	first := now.Add(-lookback).Truncate(every).Add(every)
 	for _, s := range f.series {
 		if !slices.Contains(names, s.ls.Get("__name__")) {
 			continue
 		}
-		for t := first; !t.After(now); t = t.Add(scrapeInterval) {
+		for t := first; !t.After(now); t = t.Add(every) {
 			if !t.Before(f.began) {
 				sink.Append(s.ls, t.Add(f.skew).UnixMilli(), s.value(t))
 			}
@@ -194,7 +197,7 @@ func TestOneFetchForEverybody(t *testing.T) {
 			t.Fatalf("%d fetches in one tick, want 1", len(src.fetches))
 		}
 		want := slices.Sorted(slices.Values(slices.Concat(signals.Names([]*signals.Signal{signals.Lookup("vllm_inflight_requests")})...)))
-		if diff := cmp.Diff(want, src.fetches[0].names); diff != "" {
+		if diff := gocmp.Diff(want, src.fetches[0].names); diff != "" {
 			t.Errorf("names (-want +got):\n%s", diff)
 		}
 		for i, p := range all {
@@ -317,6 +320,51 @@ func TestSkewedClock(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where engines are scraped once in a minute or two, a window of four intervals is nearly what is
+// kept of other series. It must not look like the first one after an outage for ever.
+func TestSlowScrapes(t *testing.T) {
+	for _, every := range []time.Duration{time.Minute, 2 * time.Minute} {
+		t.Run(every.String(), func(t *testing.T) {
+			src := &fakeSource{every: every, series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
+			list := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+			inBubble(t, src, list, func(c *Collector) {
+				c.SetStanding([]string{"vllm_queue_depth"})
+				time.Sleep(16 * time.Minute)
+				for range 30 {
+					time.Sleep(10 * time.Second)
+					synctest.Wait()
+					got := c.Snapshot().Result("vllm_queue_depth", list()[0])
+					if got.State != signals.Value || got.Value != 7 || got.Window != 0 {
+						t.Fatalf("%+v, want 7 as it is now", got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A pod with more series than are kept may lack a part of a sum: it has no value, and others have.
+func TestPodWithTooManySeries(t *testing.T) {
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "modest", 7)}}
+	for i := range 20_001 {
+		s := gauge("vllm:num_requests_waiting", "hostile", 1)
+		s.ls = labels.NewBuilder(s.ls).Set("engine", fmt.Sprint(i)).Labels()
+		src.series = append(src.series, s)
+	}
+	list := func() []*pods.Pod { return []*pods.Pod{readyPod("hostile", time.Hour), readyPod("modest", time.Hour)} }
+	inBubble(t, src, list, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		if got := c.Snapshot().Result("vllm_queue_depth", list()[0]); got.HasValue || !strings.Contains(got.Reason, "more series") {
+			t.Errorf("hostile: %+v, want that it has more series than are kept", got)
+		}
+		if got := c.Snapshot().Result("vllm_queue_depth", list()[1]); got.Value != 7 {
+			t.Errorf("modest: %+v, want 7", got)
+		}
+	})
 }
 
 func TestMetrics(t *testing.T) {
