@@ -16,7 +16,7 @@ func milliValue(v float64) (int64, error) {
 	switch {
 	case math.IsNaN(v):
 		return 0, fmt.Errorf("the engine's series gave no number (NaN)")
-	case math.Abs(v) > maxValue:
+	case v < 0, v > maxValue: // below 0 it would take away from what other pods say
 		return 0, fmt.Errorf("the engine's series gave %g, which is out of bounds", v)
 	case v > 0 && v < 0.001:
 		// A little is not nothing: zero is what lets an HPA scale in.

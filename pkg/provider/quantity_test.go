@@ -26,7 +26,8 @@ func TestMilliValue(t *testing.T) {
 		{v: math.SmallestNonzeroFloat64, want: "1m"},
 		{v: 0.99999, want: "1"},
 		{v: maxValue, want: "1T"},
-		{v: -3, want: "-3"},
+		{v: -3, fails: true},
+		{v: -math.SmallestNonzeroFloat64, fails: true},
 		{v: maxValue * 1.1, fails: true},
 		{v: -maxValue * 1.1, fails: true},
 		{v: math.MaxFloat64, fails: true},
@@ -51,7 +52,7 @@ func TestMilliValueKeepsItsWord(t *testing.T) {
 		v := rapid.Float64().Draw(t, "value")
 		got, err := milliValue(v)
 		if err != nil {
-			if math.Abs(v) <= maxValue {
+			if v >= 0 && v <= maxValue {
 				t.Fatalf("%g was refused: %v", v, err)
 			}
 			return
