@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -50,6 +51,10 @@ func TestOptions(t *testing.T) {
 		"--data-parallel-size": func(o *options) { o.ranks = 0 },
 		"--model-name":         func(o *options) { o.modelName = "" },
 		"--speed":              func(o *options) { o.speed = 0 },
+		"at most 1000":         func(o *options) { o.speed = math.Inf(1) },
+		"is NaN":               func(o *options) { o.speed = math.NaN() },
+		"one is NaN":           func(o *options) { o.engine.StepTime.Base = math.NaN() },
+		"one is +Inf":          func(o *options) { o.engine.StepTime.Jitter = math.Inf(1) },
 		"--tick":               func(o *options) { o.tick = 0 },
 		"--dcgm-interval":      func(o *options) { o.dcgmInterval = 0 },
 		"--load":               func(o *options) { o.load = "storm" },

@@ -72,6 +72,9 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	fs.DurationVar(&o.dcgmInterval, "dcgm-interval", 30*time.Second, "how often the DCGM exporter polls (its own default is 30s)")
 }
 
+// maxSpeed keeps the engines' time within what a time.Duration holds, for a month.
+const maxSpeed = 1000
+
 // validate returns every fault of the flags that both modes have.
 func (o *options) validate() error {
 	var errs []error
@@ -85,7 +88,7 @@ func (o *options) validate() error {
 	check(ok, "--release must be 0.20, 0.10 or 0.9.1, is %q", o.release)
 	check(o.ranks >= 1, "--data-parallel-size must be at least 1, is %d", o.ranks)
 	check(o.modelName != "", "--model-name must not be empty")
-	check(o.speed > 0, "--speed must be above 0, is %g", o.speed)
+	check(o.speed > 0 && o.speed <= maxSpeed, "--speed must be above 0 and at most %d, is %g", maxSpeed, o.speed)
 	check(o.tick >= time.Millisecond, "--tick must be at least 1ms, is %v", o.tick)
 	check(o.dcgmInterval >= 100*time.Millisecond, "--dcgm-interval must be at least 100ms, is %v", o.dcgmInterval)
 	if _, err := load.Parse(o.load); err != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Config says which engine is modelled. DefaultConfig is the place to start.
@@ -84,6 +85,11 @@ func (c Config) Validate() error {
 			c.NumGPUBlocks, c.MaxModelLen, blocksFor(c.MaxModelLen, c.BlockSize), c.BlockSize))
 	}
 	s := c.StepTime
+	for _, term := range []float64{s.Base, s.PrefillToken, s.PrefillPair, s.Sequence, s.ContextToken, s.Jitter} {
+		if math.IsNaN(term) || math.IsInf(term, 0) {
+			errs = append(errs, fmt.Errorf("step time: every term must be a finite number, one is %g", term))
+		}
+	}
 	if s.Base <= 0 {
 		errs = append(errs, fmt.Errorf("step time: the base must be above 0 seconds, is %g", s.Base))
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -252,6 +253,7 @@ func TestValidate(t *testing.T) {
 		"base":                   func(c *Config) { c.StepTime.Base = 0 },
 		"negative":               func(c *Config) { c.StepTime.Sequence = -1 },
 		"jitter":                 func(c *Config) { c.StepTime.Jitter = 1 },
+		"finite":                 func(c *Config) { c.StepTime.PrefillPair = math.Inf(1) },
 	} {
 		cfg := DefaultConfig()
 		breakIt(&cfg)

@@ -48,6 +48,47 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Loads of next to nothing: their arrivals come late or never, not at once, and are found in no time.
+func TestNextToNoLoad(t *testing.T) {
+	for _, text := range []string{
+		"constant:rate=1e-300",
+		"poisson:rate=1e-300",
+		"burst:low=0,high=1e-9,period=1ms,duty=1e-9",
+		"burst:low=0,high=1,duty=1e-320",
+		"burst:low=0,high=5e-324,duty=1e-3",
+	} {
+		s, err := Parse(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		p, err := s.Start(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := p.Next(); err != io.EOF && (err != nil || a.At < time.Hour) {
+			t.Errorf("%s: the first arrival at %s, %v", text, a.At, err)
+		}
+	}
+
+	file := filepath.Join(t.TempDir(), "slow.csv")
+	rows := "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,1,1\n2023-11-16 18:00:01,1,1\n"
+	if err := os.WriteFile(file, []byte(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Spec{Kind: Trace, File: file, Speed: 1e-300}.Start(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if a, err := p.Next(); err != nil || a.At != 0 {
+		t.Errorf("the first row at %s, %v", a.At, err)
+	}
+	if a, err := p.Next(); err != io.EOF {
+		t.Errorf("a row that is as good as never comes at %s, %v", a.At, err)
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                                       {`unknown kind ""`},
@@ -67,6 +108,9 @@ func TestParseErrors(t *testing.T) {
 		"poisson:rate=1,max_tokens=-3":           {"max_tokens must be at least 0"},
 		"poisson:rate=1,max_tokens=x":            {`"x" is not a whole number`},
 		"burst:low=-1,high=0,period=-1s,duty=2":  {"low must", "high must", "period must", "duty must"},
+		"constant:rate=1e300":                    {"rate must be at most 1e+06", "is 1e+300"},
+		"burst:low=2e6,high=1":                   {"low and high must be at most 1e+06"},
+		"burst:low=1,high=2,period=1ns":          {"period must be at least 1ms, is 1ns"},
 		"burst:low=1,high=2,period=60":           {`period: "60" is not a duration such as 60s`},
 		"trace:speed=0":                          {"file is missing", "speed must be above 0"},
 		"trace:file=a.csv,prompt=3":              {`trace has no "prompt"`},

@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -53,7 +54,11 @@ func (s Spec) Start(seed uint64) (*Process, error) {
 			if err != nil {
 				return Arrival{}, fmt.Errorf("trace %s: %w", s.File, err)
 			}
-			a.At = time.Duration(float64(a.At) / s.Speed)
+			at := float64(a.At) / s.Speed
+			if !(at < maxAt) {
+				return Arrival{}, io.EOF
+			}
+			a.At = time.Duration(at)
 			a.MaxTokens = s.MaxTokens
 			return a, nil
 		}
@@ -62,6 +67,10 @@ func (s Spec) Start(seed uint64) (*Process, error) {
 	}
 	return p, nil
 }
+
+// maxAt is when loads end at the latest, in nanoseconds: no later time is a time.Duration. An arrival
+// that is as good as never must not come at once.
+const maxAt = float64(math.MaxInt64)
 
 // synthetic draws arrivals. The k-th comes when the rate, integrated over time, reaches the sum of k
 // gaps: of exponential ones for a Poisson process, of ones for a constant one.
@@ -73,8 +82,12 @@ func (s Spec) synthetic(rng *rand.Rand) func() (Arrival, error) {
 			gap = rng.ExpFloat64()
 		}
 		at = s.after(at, gap)
+		nanos := at * float64(time.Second)
+		if !(nanos < maxAt) {
+			return Arrival{}, io.EOF
+		}
 		return Arrival{
-			At:           time.Duration(at * float64(time.Second)),
+			At:           time.Duration(nanos),
 			PromptTokens: s.Prompt.draw(rng),
 			OutputTokens: s.Output.draw(rng),
 			MaxTokens:    s.MaxTokens,
@@ -91,6 +104,13 @@ func (s Spec) after(at, gap float64) float64 {
 	high := period * s.Duty
 	cycle := float64(int(at / period)) // whole periods passed
 	at -= cycle * period
+	// A gap may be many periods long.
+	perPeriod := s.High*high + s.Low*(period-high)
+	whole := math.Floor(gap / perPeriod)
+	if math.IsInf(whole, 0) || math.IsNaN(whole) {
+		return math.Inf(1) // next to none in a period
+	}
+	cycle, gap = cycle+whole, max(0, gap-whole*perPeriod)
 	for {
 		rate, end := s.High, high
 		if at >= high {

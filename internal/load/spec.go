@@ -147,6 +147,12 @@ func parseNumber(value string) (float64, error) {
 	return v, nil
 }
 
+// What is beyond these is a slip of the pen, and would keep a machine busy with arrivals alone.
+const (
+	maxRate   = 1e6
+	minPeriod = time.Millisecond
+)
+
 // Validate returns every fault of the spec.
 func (s Spec) Validate() error {
 	var errs []error
@@ -160,10 +166,12 @@ func (s Spec) Validate() error {
 		return nil
 	case Constant, Poisson:
 		check(s.Rate > 0, "rate must be above 0 requests per second, is %g (use none for no load)", s.Rate)
+		check(s.Rate <= maxRate, "rate must be at most %g requests per second, is %g", maxRate, s.Rate)
 	case Burst:
 		check(s.Low >= 0, "low must be at least 0 requests per second, is %g", s.Low)
 		check(s.High > 0, "high must be above 0 requests per second, is %g", s.High)
-		check(s.Period > 0, "period must be above 0, is %v", s.Period)
+		check(max(s.Low, s.High) <= maxRate, "low and high must be at most %g requests per second, are %g and %g", maxRate, s.Low, s.High)
+		check(s.Period >= minPeriod, "period must be at least %v, is %v", minPeriod, s.Period)
 		check(s.Duty > 0 && s.Duty <= 1, "duty must be above 0 and at most 1, is %g", s.Duty)
 	case Trace:
 		check(s.File != "", "file is missing")
