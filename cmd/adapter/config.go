@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
 
+	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/inference-metrics/adapter/pkg/signals"
@@ -41,9 +45,12 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 // slo that is there is all there is: an objective that it leaves out does not exist.
 func readConfig(name string) (signals.Params, error) {
 	p := signals.DefaultParams()
-	text, err := os.ReadFile(name)
+	text, err := readSmall(name)
 	if err != nil {
 		return p, fmt.Errorf("--config: %w", err)
+	}
+	if err := oneDocument(text); err != nil {
+		return p, fmt.Errorf("--config %s: %w", name, err)
 	}
 	var f configFile
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
@@ -76,6 +83,44 @@ func readConfig(name string) (signals.Params, error) {
 		return p, fmt.Errorf("--config %s: %w", name, err)
 	}
 	return p, nil
+}
+
+// maxConfig bounds the file: one that is larger was not meant, and a device has no end.
+const maxConfig = 1 << 20
+
+func readSmall(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err == nil && len(text) > maxConfig {
+		err = fmt.Errorf("%s is larger than %d MiB", name, maxConfig>>20)
+	}
+	return text, err
+}
+
+// oneDocument refuses what would be dropped in silence: the documents after the first.
+func oneDocument(text []byte) error {
+	documents := kubeyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	n := 0
+	for {
+		doc, err := documents.Read()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		var content any
+		if err := yaml.Unmarshal(doc, &content); err != nil || content != nil {
+			n++
+		}
+		if n > 1 {
+			return errors.New("there is more than one document in it: leave out the lines ---")
+		}
+	}
 }
 
 // explained says in the file's own words what Go found in it.

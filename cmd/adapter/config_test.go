@@ -39,11 +39,12 @@ func TestBadConfigs(t *testing.T) {
 			`slo.ttft: "fast" is no duration: write a number and a unit, such as 2.5s or 100ms`,
 		"out-of-bounds.yaml": "window: 1s is outside 10s to 10m0s\n" +
 			"slo.ttft: -1s is negative; leave it out for no objective",
-		"no-objective.yaml": "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
-		"wrong-kind.yaml":   "slo: this cannot be of type array",
-		"no-mapping.yaml":   "the whole file: this cannot be of type array",
-		"twice.yaml":        "error converting YAML to JSON: yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
-		"no-yaml.yaml":      "error converting YAML to JSON: yaml: line 1: did not find expected node content",
+		"no-objective.yaml":  "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
+		"wrong-kind.yaml":    "slo: this cannot be of type array",
+		"no-mapping.yaml":    "the whole file: this cannot be of type array",
+		"twice.yaml":         "error converting YAML to JSON: yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
+		"two-documents.yaml": "there is more than one document in it: leave out the lines ---",
+		"no-yaml.yaml":       "error converting YAML to JSON: yaml: line 1: did not find expected node content",
 	}
 	for _, file := range fixtures(t, "bad", len(want)) {
 		_, err := readConfig(file)
@@ -55,6 +56,9 @@ func TestBadConfigs(t *testing.T) {
 		if diff := cmp.Diff(want[filepath.Base(file)], got); !found || diff != "" {
 			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
+	}
+	if _, err := readConfig("/dev/zero"); err == nil || err.Error() != "--config: /dev/zero is larger than 1 MiB" {
+		t.Errorf("a file without end: %v", err)
 	}
 	if _, err := readConfig("testdata/none.yaml"); err == nil || !strings.Contains(err.Error(), "--config: open testdata/none.yaml") {
 		t.Errorf("a file that is not there: %v", err)
