@@ -139,10 +139,8 @@ func TestChurn(t *testing.T) {
 		if pod == fresh || pod == down {
 			low = 0 // it had nothing to do at first
 		}
-		for _, v := range seen {
-			if v <= 0 || v < low || v > serves*1.1 {
-				t.Errorf("a rate of %g was answered for %s; want %g to %g", v, pod, low, serves*1.1)
-			}
+		if slices.Min(seen) <= 0 || slices.Min(seen) < low || slices.Max(seen) > serves*1.1 {
+			t.Errorf("rates of %g to %g were answered for %s; want %g to %g", slices.Min(seen), slices.Max(seen), pod, low, serves*1.1)
 		}
 	}
 
