@@ -310,7 +310,7 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 			return nil, fmt.Sprintf("not computable: %s", r.engine.unsupported[c])
 		}
 		if r.ended[c] {
-			return nil, fmt.Sprintf("%s ended: its target is gone", m.names()[0])
+			return nil, fmt.Sprintf("%s ended: its target cannot be scraped any more", m.names()[0])
 		}
 		return nil, fmt.Sprintf("the source has no sample of %s of this pod", m.names()[0])
 	}

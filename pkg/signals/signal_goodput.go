@@ -20,7 +20,7 @@ import (
 // lower bound and at the edge above for the upper one.
 func goodputBounds() []definition {
 	needs := []Canonical{E2E, TTFT}
-	reads := []Canonical{TPOT, Queue, Running}
+	reads := []Canonical{TPOT, Queue, Running, Generated}
 	return []definition{
 		{
 			name:  "goodput",
@@ -51,6 +51,9 @@ func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
 	e2e, reason := r.get(E2E)
 	if reason != "" {
 		return unknown(reason)
+	}
+	if out, stuck := r.stuck(e2e); stuck {
+		return out
 	}
 	hists := map[Canonical]*stat{E2E: e2e}
 	used := []*stat{e2e}

@@ -12,7 +12,7 @@ var requestRate = definition{
 	unit:  "requests/s",
 	help:  "Requests finished per second of the window, for whatever reason they finished.",
 	needs: []Canonical{Finished},
-	reads: []Canonical{Queue, Running},
+	reads: []Canonical{Queue, Running, Generated},
 	eval:  evalRequestRate,
 }
 
@@ -20,6 +20,9 @@ func evalRequestRate(r *Replica, _ Params) Result {
 	st, reason := r.get(Finished)
 	if reason != "" {
 		return unknown(reason)
+	}
+	if out, stuck := r.stuck(st); stuck {
+		return out
 	}
 	var delta, perSecond float64
 	var counters [][]window.Sample
@@ -46,6 +49,21 @@ func evalRequestRate(r *Replica, _ Params) Result {
 
 func seconds(samples []window.Sample) float64 {
 	return float64(samples[len(samples)-1].T-samples[0].T) / 1000
+}
+
+// stuck answers a rate while no token is generated though requests are there: without a value, as
+// with every scrape less of the window would be of the time before.
+func (r *Replica) stuck(st *stat) (Result, bool) {
+	stalled := r.withoutToken()
+	if stalled <= st.freshFor() {
+		return Result{}, false
+	}
+	return Result{
+		State:  Stalled,
+		Time:   readAt(st),
+		Window: st.window,
+		Reason: fmt.Sprintf("no token for %s with %s", stalled.Round(time.Second), r.work()),
+	}, true
 }
 
 // nothingFinished answers a rate of finished requests of which there was none. With nothing to do
