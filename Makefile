@@ -18,7 +18,7 @@ GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(V
 
 .PHONY: demo
 demo: build ## Watch three emulated engines through the real API; HOLD=1 leaves it up
-	HOLD=$(HOLD) hack/demo.sh
+	@HOLD=$(HOLD) hack/demo.sh
 
 ##@ Build
 

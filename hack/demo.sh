@@ -140,7 +140,7 @@ table
 load 'poisson:rate=30,prompt=500,output=250'
 sleep 8
 say "3. Thirty per second, and longer ones: more than they can do. The GPUs look much the same;" \
-  "   the queue grows, latency with it, and goodput falls."
+  "   queues grow, latency with them, and goodput stays behind what is finished."
 table
 sleep 8
 echo
@@ -149,7 +149,8 @@ table
 engine vllm-2 down
 sleep 14
 say "4. vllm-2 no longer answers. Its signals have no value, which is not zero: zeros would have an" \
-  "   HPA scale in, in the middle of the rush. Asked for that pod alone, the API says why:"
+  "   HPA scale in, in the middle of the rush. (GPU is read from a DCGM exporter, which still does.)" \
+  "   Asked for that pod alone, the API says why:"
 curl -ksS --max-time 5 "$api/vllm-2/vllm_queue_depth" | sed -n 's/^ *"message": "\(.*\)",$/   \1/p'
 table
 
@@ -161,9 +162,8 @@ table
 
 path='/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/vllm_queue_depth'
 if [[ ${HOLD:-} != 1 ]]; then
-  say "Every figure came from the API, as an HPA gets it:" \
-    "  curl -kg 'https://127.0.0.1:$adapter$path?labelSelector=app%3Dvllm'" \
-    "make demo HOLD=1 leaves it up for you to ask."
+  say "Every figure came from the API, as an HPA gets it: GET $path" \
+    "Everything is stopped again. make demo HOLD=1 leaves it up for you to ask."
   exit
 fi
 
