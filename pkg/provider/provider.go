@@ -104,7 +104,7 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 		list.Items = append(list.Items, item)
 	}
 	if len(list.Items) == 0 {
-		return nil, none.err(fmt.Sprintf("no value of %s for any of %d pods selected in namespace %s", info.Metric, len(selected), namespace), snapshot)
+		return nil, none.err(fmt.Sprintf("no value of %s for any of the pods selected (%d) in namespace %s", info.Metric, len(selected), namespace), snapshot)
 	}
 	return list, nil
 }

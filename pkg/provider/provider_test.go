@@ -152,11 +152,11 @@ func TestSelectedPods(t *testing.T) {
 		{name: "another namespace", namespace: "other", selector: "", want: ""},
 		{name: "nothing selected", selector: "app=none", want: ""},
 		{name: "none has a value", selector: "app=quiet", code: 404,
-			message: []string{"no value of vllm_queue_depth for any of 3 pods selected in namespace serving: 2 warming up (never Ready), 1 the source has no sample of"}},
+			message: []string{"no value of vllm_queue_depth for any of the pods selected (3) in namespace serving: 2 warming up (never Ready), 1 the source has no sample of"}},
 		{name: "none has a value, source down", source: errDown, selector: "app=quiet", code: 503,
-			message: []string{"for any of 3 pods selected", "2 warming up (never Ready)", "the source cannot be read: the test's source: connection refused"}},
+			message: []string{"for any of the pods selected (3)", "2 warming up (never Ready)", "the source cannot be read: the test's source: connection refused"}},
 		{name: "all are starting, source down", source: errDown, selector: "app=starting", code: 404,
-			message: []string{"for any of 1 pods selected", "warming up (never Ready)"}},
+			message: []string{"for any of the pods selected (1)", "warming up (never Ready)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.namespace == "" {
