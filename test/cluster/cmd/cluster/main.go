@@ -1,17 +1,19 @@
 // Command cluster starts and stops a control plane for use by hand.
 //
-//	eval "$(go run ./cmd/cluster up)"    # prints: export KUBECONFIG=... PATH=...
+//	eval "$(go run ./cmd/cluster up)"    # prints: export KUBECONFIG=... PATH=... EMULATOR=...
 //	kubectl get nodes
 //	go run ./cmd/cluster down
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,16 +30,25 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("cluster [flags] up|down", flag.ContinueOnError)
+	flags := flag.NewFlagSet("cluster up|down [flags]", flag.ContinueOnError)
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "inference-metrics-cluster"), "directory of the cluster's data, credentials and logs")
 	sync := flags.Duration("hpa-sync-period", 15*time.Second, "how often the HPA controller looks at each HPA")
 	interval := flags.Duration("scrape-interval", 5*time.Second, "how often Prometheus scrapes the engines")
 	nodes := flags.Int("nodes", 4, "number of nodes, with 8 GPUs each")
 	bare := flags.Bool("bare", false, "start neither the adapter nor the engine emulator")
-	if err := flags.Parse(args); err != nil {
-		return err
+	verb := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
 	}
-	switch flags.Arg(0) {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("%q is one word too many: say up or down, then any flags", flags.Arg(0))
+	}
+	switch verb {
 	case "up":
 		return up(ctx, *bare, cluster.Options{
 			Dir: *dir, Detached: true, Nodes: *nodes,
@@ -46,14 +57,14 @@ func run(ctx context.Context, args []string) error {
 	case "down":
 		// Only what up made is removed, whatever --dir says.
 		if _, err := os.Stat(filepath.Join(*dir, "front-proxy-ca.crt")); err != nil {
-			return fmt.Errorf("no cluster in %s: %w", *dir, err)
+			return fmt.Errorf("there is no cluster in %s", *dir)
 		}
 		if err := cluster.StopDetached(*dir); err != nil {
 			return err
 		}
 		return os.RemoveAll(*dir)
 	default:
-		return fmt.Errorf("say up or down, after any flags")
+		return errors.New("say up or down, then any flags")
 	}
 }
 
@@ -66,47 +77,51 @@ func up(ctx context.Context, bare bool, options cluster.Options) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "Prometheus:      %s\ndata and logs:   %s\n", c.Prometheus.URL, c.Dir)
+	export := fmt.Sprintf("export KUBECONFIG=%s PATH=%s:$PATH", c.Kubeconfig, c.Bin)
 	if !bare {
-		if err := serve(ctx, c); err != nil {
+		emulator, err := serve(ctx, c)
+		if err != nil {
 			c.Stop()
 			return err
 		}
+		export += " EMULATOR=" + emulator
 	}
-	fmt.Printf("export KUBECONFIG=%s PATH=%s:$PATH\n", c.Kubeconfig, c.Bin)
+	fmt.Println(export)
 	return nil
 }
 
 // serve starts the adapter on the cluster's Prometheus, and engines for every pod with a label app.
-func serve(ctx context.Context, c *cluster.Cluster) error {
+// It returns the address of the emulator's control API.
+func serve(ctx context.Context, c *cluster.Cluster) (emulatorURL string, err error) {
 	bin := filepath.Join(c.Dir, "bin")
 	if err := cluster.OwnBinaries(ctx, bin, "adapter", "engine-emulator"); err != nil {
-		return err
+		return "", err
 	}
 	emulator, err := c.StartEmulator(ctx, filepath.Join(bin, "engine-emulator"), "")
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := c.Prometheus.ScrapeDCGM(true, emulator.DCGM); err != nil {
-		return err
+		return "", err
 	}
 	port, err := cluster.FreePort()
 	if err != nil {
-		return err
+		return "", err
 	}
 	// The only adapter, so the Service leads straight to it.
 	if err := c.Install(ctx, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
-		return err
+		return "", err
 	}
 	adapter, err := c.StartAdapterAt(ctx, port, filepath.Join(bin, "adapter"), "--prometheus-url="+c.Prometheus.URL)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := adapter.AwaitReady(ctx); err != nil {
-		return err
+		return "", err
 	}
 	if err := c.AwaitAvailable(ctx); err != nil {
-		return err
+		return "", err
 	}
 	fmt.Fprintf(os.Stderr, "engine emulator: %s\nadapter:         https://%s\n", emulator.Control, adapter.Address)
-	return nil
+	return emulator.Control, nil
 }
