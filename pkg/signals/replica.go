@@ -53,7 +53,7 @@ type Replica struct {
 	engine *Engine
 	at     At
 	stats  map[Canonical]*stat
-	ended  map[Canonical]bool // series that the source says are over
+	ended  map[Canonical]bool // all series of it are over, as the source says
 }
 
 // stat is one canonical series of a replica.
@@ -89,17 +89,22 @@ type found struct {
 func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
 	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}}
 	raw := map[Canonical][]found{}
+	live := map[Canonical]bool{}
 	for _, s := range series {
 		pl := placeOf(s)
 		if pl == nil || pl.engine != e {
 			continue
 		}
-		if s.Ended() {
-			r.ended[pl.canonical] = true
-			continue
-		}
 		if f, ok := find(s, pl, at); ok {
 			raw[pl.canonical] = append(raw[pl.canonical], f)
+			live[pl.canonical] = live[pl.canonical] || !s.Ended()
+		}
+	}
+	for c := range raw {
+		// One that ended beside others that go on is a part that was lost, like one that is silent.
+		if !live[c] {
+			r.ended[c] = true
+			delete(raw, c)
 		}
 	}
 	r.stats = make(map[Canonical]*stat, len(raw))
