@@ -414,9 +414,10 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	var date string
+	var date, age string
 	srv := newFake(t, func(w http.ResponseWriter, _ string) string {
 		w.Header()["Date"] = nil
+		w.Header().Set("Age", age)
 		if date != "" {
 			w.Header().Set("Date", date)
 		}
@@ -425,17 +426,19 @@ func TestClock(t *testing.T) {
 	s := open(t, Config{URL: srv.URL})
 	at := func(skew time.Duration) string { return time.Now().Add(skew).UTC().Format(http.TimeFormat) }
 	for _, c := range []struct {
-		name, date string
-		want       time.Duration
+		name, date, age string
+		want            time.Duration
 	}{
-		{"as ours", at(0), 0},
-		{"no date", "", 0},
-		{"no date that is one", "yesterday", 0},
-		{"an hour ahead", at(time.Hour), time.Hour},
-		{"ten minutes behind", at(-10 * time.Minute), -10 * time.Minute},
-		{"another century", at(-36_000 * time.Hour), 0},
+		{"as ours", at(0), "", 0},
+		{"no date", "", "", 0},
+		{"no date that is one", "yesterday", "", 0},
+		{"an hour ahead", at(time.Hour), "", time.Hour},
+		{"ten minutes behind", at(-10 * time.Minute), "", -10 * time.Minute},
+		{"ten minutes in a cache", at(-10 * time.Minute), "600", 0},
+		{"no age that is one", at(-10 * time.Minute), "-600", -10 * time.Minute},
+		{"another century", at(-36_000 * time.Hour), "", 0},
 	} {
-		s.skew, date = 0, c.date
+		s.skew, date, age = 0, c.date, c.age
 		now, err := s.Fetch(t.Context(), []string{"x"}, time.Minute, sink{})
 		if err != nil {
 			t.Fatal(err)

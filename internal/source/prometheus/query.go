@@ -158,6 +158,7 @@ func (s *Source) send(ctx context.Context, q query, useGET bool) (*http.Response
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Cache-Control", "no-cache")
 	req.Header.Set("Accept-Encoding", "gzip")
 	connected := false
 	resp, err := s.client.Do(req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -185,6 +186,11 @@ func (s *Source) readClock(resp *http.Response) {
 	date, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		return
+	}
+	// An answer out of a cache has the date at which it was made. Without its age the clock would seem
+	// to be behind, and old samples fresh.
+	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil {
+		date = date.Add(time.Duration(age) * time.Second)
 	}
 	skew := time.Until(date.Add(time.Second / 2))
 	switch {
