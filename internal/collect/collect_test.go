@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ import (
 
 // fakeSource has one sample of every series at every multiple of its interval on its own clock.
 type fakeSource struct {
+	mu     sync.Mutex // to change it while it is fetched from
 	series []fakeSeries
 	skew   time.Duration
 	err    error
@@ -48,18 +50,21 @@ type fetch struct {
 const scrapeInterval = 5 * time.Second
 
 func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Duration, sink source.Sink) (time.Time, error) {
+	f.mu.Lock()
 	f.fetches = append(f.fetches, fetch{slices.Sorted(slices.Values(names)), lookback})
-	if f.hang {
+	hang, err, series := f.hang, f.err, f.series
+	f.mu.Unlock()
+	if hang {
 		<-ctx.Done()
 		return time.Time{}, ctx.Err()
 	}
-	if f.err != nil {
-		return time.Time{}, f.err
+	if err != nil {
+		return time.Time{}, err
 	}
 	now := time.Now()
 	every := cmp.Or(f.every, scrapeInterval)
 	first := now.Add(-lookback).Truncate(every).Add(every)
-	for _, s := range f.series {
+	for _, s := range series {
 		if !slices.Contains(names, s.ls.Get("__name__")) {
 			continue
 		}
@@ -70,6 +75,20 @@ func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Du
 		}
 	}
 	return now.Add(f.skew), nil
+}
+
+// change changes the source between two fetches.
+func (f *fakeSource) change(how func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how()
+}
+
+// fetched returns the fetches so far.
+func (f *fakeSource) fetched() []fetch {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.fetches)
 }
 
 func (f *fakeSource) String() string { return "the fake source" }
@@ -117,8 +136,8 @@ func TestCollectsWhatIsDemanded(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
 	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
 	inBubble(t, src, pod, func(c *Collector) {
-		if len(src.fetches) != 0 {
-			t.Fatalf("fetched without demand: %v", src.fetches)
+		if len(src.fetched()) != 0 {
+			t.Fatalf("fetched without demand: %v", src.fetched())
 		}
 		if c.Snapshot().Collected("vllm_queue_depth") {
 			t.Fatal("collected without demand")
@@ -131,10 +150,10 @@ func TestCollectsWhatIsDemanded(t *testing.T) {
 		if got := c.Snapshot().Result("vllm_queue_depth", pod()[0]); got.State != signals.Value || got.Value != 7 {
 			t.Fatalf("Result = %+v, want 7", got)
 		}
-		if len(src.fetches) != 1 || src.fetches[0].lookback != c.retention {
-			t.Fatalf("fetches %+v, want one over %s", src.fetches, c.retention)
+		if len(src.fetched()) != 1 || src.fetched()[0].lookback != c.retention {
+			t.Fatalf("fetches %+v, want one over %s", src.fetched(), c.retention)
 		}
-		for _, name := range src.fetches[0].names {
+		for _, name := range src.fetched()[0].names {
 			if strings.Contains(name, "time_to_first_token") {
 				t.Errorf("fetched %s, which nothing demanded needs", name)
 			}
@@ -143,7 +162,7 @@ func TestCollectsWhatIsDemanded(t *testing.T) {
 		// From then on only what is new.
 		time.Sleep(DefaultInterval)
 		synctest.Wait()
-		if last := src.fetches[len(src.fetches)-1]; last.lookback != DefaultInterval+overlap {
+		if last := src.fetched()[len(src.fetched())-1]; last.lookback != DefaultInterval+overlap {
 			t.Errorf("second fetch over %s, want %s", last.lookback, DefaultInterval+overlap)
 		}
 
@@ -190,14 +209,14 @@ func TestOneFetchForEverybody(t *testing.T) {
 		c.SetStanding(names)
 		time.Sleep(3 * DefaultInterval)
 		synctest.Wait()
-		src.fetches = nil
+		src.change(func() { src.fetches = nil })
 		time.Sleep(DefaultInterval)
 		synctest.Wait()
-		if len(src.fetches) != 1 {
-			t.Fatalf("%d fetches in one tick, want 1", len(src.fetches))
+		if len(src.fetched()) != 1 {
+			t.Fatalf("%d fetches in one tick, want 1", len(src.fetched()))
 		}
 		want := slices.Sorted(slices.Values(slices.Concat(signals.Names([]*signals.Signal{signals.Lookup("vllm_inflight_requests")})...)))
-		if diff := gocmp.Diff(want, src.fetches[0].names); diff != "" {
+		if diff := gocmp.Diff(want, src.fetched()[0].names); diff != "" {
 			t.Errorf("names (-want +got):\n%s", diff)
 		}
 		for i, p := range all {
@@ -224,7 +243,7 @@ func TestSourceLost(t *testing.T) {
 		}
 
 		// One failed fetch hides nothing that is fresh.
-		src.err = errors.New("connection refused")
+		src.change(func() { src.err = errors.New("connection refused") })
 		time.Sleep(DefaultInterval)
 		if got := result(); got.Value != 7 || c.Snapshot().Err == nil {
 			t.Fatalf("right after the loss: %+v, err %v; want 7 and an error", got, c.Snapshot().Err)
@@ -237,12 +256,12 @@ func TestSourceLost(t *testing.T) {
 
 		// Back after two minutes: what was missed is fetched, so there is no gap.
 		time.Sleep(100 * time.Second)
-		src.err, src.fetches = nil, nil
+		src.change(func() { src.err, src.fetches = nil, nil })
 		time.Sleep(DefaultInterval)
 		if got := result(); got.Value != 7 {
 			t.Fatalf("after: %+v", got)
 		}
-		if got := src.fetches[0].lookback; got < 120*time.Second {
+		if got := src.fetched()[0].lookback; got < 120*time.Second {
 			t.Errorf("the first fetch after the loss reached back %s, which leaves a hole", got)
 		}
 	})
@@ -257,7 +276,7 @@ func TestStuckCollectionAges(t *testing.T) {
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		snap := c.Snapshot()
-		src.hang = true
+		src.change(func() { src.hang = true })
 		time.Sleep(DefaultInterval + DefaultTimeout + time.Second)
 		synctest.Wait()
 		if c.Snapshot() == snap || !errors.Is(c.Snapshot().Err, context.DeadlineExceeded) {
@@ -312,7 +331,7 @@ func TestSkewedClock(t *testing.T) {
 			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.Value != 7 {
 				t.Errorf("skew %s: %+v, want 7", skew, got)
 			}
-			src.series = nil
+			src.change(func() { src.series = nil })
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
 			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.HasValue {
