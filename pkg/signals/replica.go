@@ -138,10 +138,13 @@ func find(s *window.Series, pl *place, at At) (f found, ok bool) {
 	return f, true
 }
 
+// windowReads is how many scrape intervals a window has at the least.
+const windowReads = 4
+
 func newStat(fs []found, at At, p Params) *stat {
 	longest := slices.MaxFunc(fs, func(a, b found) int { return cmp.Compare(len(a.samples), len(b.samples)) })
 	st := &stat{interval: window.Interval(longest.samples)}
-	st.window = max(p.Window, 4*st.interval)
+	st.window = max(p.Window, windowReads*st.interval)
 
 	fs = oneSpelling(fs, st.interval)
 	st.name = fs[0].name
@@ -178,8 +181,9 @@ func oneSpelling(fs []found, interval time.Duration) []found {
 
 // alive drops what is no longer written: duplicates of newer series, and parts (an engine that
 // restarted with fewer of them) and targets (a pod that got another address) that were left behind,
-// once they have been silent for a window. Before that they make the replica unknown as they age: an
-// answer that lacks a part may also be half of one, and half of a sum would be a low lie.
+// once they have been silent for a window and for the reads that it has at the least. Before that they
+// make the replica unknown as they age: an answer that lacks a part may also be half of one, and half
+// of a sum would be a low lie.
 func alive(fs []found, w time.Duration) []found {
 	type key struct {
 		part, within string
@@ -195,8 +199,12 @@ func alive(fs []found, w time.Duration) []found {
 			heir[keyOf(f)] = f
 		}
 	}
+	// The interval is learned late when it grows: then a window is a few reads only.
+	reads := slices.MaxFunc(fs, func(a, b found) int {
+		return cmp.Or(cmp.Compare(a.newest, b.newest), cmp.Compare(len(a.samples), len(b.samples)))
+	}).samples
 	return slices.DeleteFunc(fs, func(f found) bool {
-		if f.newest < last-w.Milliseconds() {
+		if f.newest < last-w.Milliseconds() && len(window.Since(reads, f.newest+1)) >= windowReads {
 			return true
 		}
 		h := heir[keyOf(f)]
