@@ -172,8 +172,8 @@ func changed(sets cliflag.NamedFlagSets, section string) []string {
 	return names
 }
 
-// credentials are those in a URL, which no message shows.
-var credentials = regexp.MustCompile(`//[^/@]*@`)
+// credentials are those in a URL, which no message shows. A password may hold a / or @.
+var credentials = regexp.MustCompile(`(?s)//.*@`)
 
 // parseTargets returns the targets, and the pods that they are of.
 func (o *options) parseTargets() ([]target, []podLabels, error) {
@@ -185,8 +185,8 @@ func (o *options) parseTargets() ([]target, []podLabels, error) {
 			err = errors.New("in a cluster a pod has labels already: {...} is for --standalone")
 		}
 		if err != nil {
-			message := fmt.Sprintf("--target %s: %v", text, err)
-			errs = append(errs, errors.New(credentials.ReplaceAllString(message, "//...@")))
+			hidden := func(s string) string { return credentials.ReplaceAllString(s, "//...@") }
+			errs = append(errs, fmt.Errorf("--target %s: %s", hidden(text), hidden(err.Error())))
 			continue
 		}
 		targets = append(targets, t)

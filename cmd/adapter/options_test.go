@@ -64,6 +64,8 @@ func TestBadFlags(t *testing.T) {
 			"--authorization-kubeconfig: --standalone has no authentication and no authorization: leave it out"}},
 		{"a password is not shown", "--standalone --target=default/vllm-0=ftp://me:secret@127.0.0.1/metrics", []string{
 			`--target default/vllm-0=ftp://...@127.0.0.1/metrics: "ftp://...@127.0.0.1/metrics" is no URL to scrape, such as http://127.0.0.1:8000/metrics`}},
+		{"nor is one that breaks the URL", "--standalone --target=default/vllm-0=http://me:se/cr@t@127.0.0.1/metrics", []string{
+			`--target default/vllm-0=http://...@127.0.0.1/metrics: "http://...@127.0.0.1/metrics" is no URL to scrape, such as http://127.0.0.1:8000/metrics`}},
 		{"labels that differ", "--standalone " + vllm0 + " --target=default/vllm-0{app=other}=http://127.0.0.1:8001/metrics", []string{
 			"--target: two targets of pod default/vllm-0 give it other labels"}},
 		{"one engine twice", "--standalone " + vllm0 + " " + vllm0, []string{
