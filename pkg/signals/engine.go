@@ -20,6 +20,9 @@ type Engine struct {
 	series map[Canonical]mapping
 	// unsupported says, for every other canonical series, why the engine has none.
 	unsupported map[Canonical]string
+	// own says that the series come from targets in the pod itself, so that one of these that cannot be
+	// scraped is a part that is missing.
+	own bool
 	// podLabels are the pairs of labels that may name the pod a series belongs to, in the order
 	// in which they are believed.
 	podLabels []podLabel
@@ -79,6 +82,10 @@ var addresses = func() map[string]address {
 	return out
 }()
 
+// upName is the series by which a source that scrapes says of each target whether it could be. It is
+// read where a source delivers it, and asked of none.
+const upName = "up"
+
 // Keep reports whether the catalogue reads series of this name.
 func Keep(name string) bool {
 	_, ok := addresses[name]
@@ -91,7 +98,12 @@ func GroupKey(namespace, pod string) string { return namespace + "/" + pod }
 // GroupOf says which pod a raw series belongs to. ok is false for a series that the catalogue does
 // not read, or that belongs to no pod.
 func GroupOf(ls labels.Labels) (group string, ok bool) {
-	a, ok := addresses[ls.Get(model.MetricNameLabel)]
+	name := ls.Get(model.MetricNameLabel)
+	if name == upName {
+		pod, ns := ls.Get("pod"), ls.Get("namespace")
+		return GroupKey(ns, pod), pod != "" && ns != ""
+	}
+	a, ok := addresses[name]
 	if !ok {
 		return "", false
 	}

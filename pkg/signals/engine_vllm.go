@@ -26,6 +26,7 @@ var vllm = &Engine{
 	unsupported: map[Canonical]string{
 		GPUBusy: "vLLM does not read its GPU's duty cycle; the DCGM exporter does",
 	},
+	own:       true,
 	podLabels: []podLabel{{"namespace", "pod"}},
 }
 

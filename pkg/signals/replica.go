@@ -54,6 +54,7 @@ type Replica struct {
 	at     At
 	stats  map[Canonical]*stat
 	ended  map[Canonical]bool // all series of it are over, as the source says
+	down   string             // a target that cannot be scraped; "" when all can, or nothing says so
 }
 
 // stat is one canonical series of a replica.
@@ -92,6 +93,9 @@ func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
 	live := map[Canonical]bool{}
 	for _, s := range series {
 		pl := placeOf(s)
+		if pl != nil && pl.engine == nil && e.own && isDown(s) {
+			r.down = pl.instance
+		}
 		if pl == nil || pl.engine != e {
 			continue
 		}
@@ -112,6 +116,12 @@ func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
 		r.stats[c] = newStat(fs, at, p)
 	}
 	return r
+}
+
+// isDown reports whether a series up says that its target cannot be scraped.
+func isDown(up *window.Series) bool {
+	samples := up.Samples()
+	return !up.Ended() && len(samples) > 0 && samples[len(samples)-1].V == 0
 }
 
 // find reads a series; ok is false when there is nothing of this pod in it.
@@ -329,6 +339,9 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 	}
 	if st.fault != "" {
 		return nil, st.fault
+	}
+	if r.down != "" {
+		return nil, fmt.Sprintf("the target %s of the pod cannot be scraped: a part of %s may be missing", r.down, st.name)
 	}
 	return st, ""
 }
