@@ -159,9 +159,12 @@ func (c *Collector) tick(ctx context.Context) {
 	}
 	c.report(ctx, err)
 	now := time.Now()
-	c.store.Advance(now.Add(c.offset).UnixMilli())
-	snap := c.evaluate(sigs, now)
-	snap.Err = err
+	if at := now.Add(c.offset).UnixMilli(); err == nil {
+		c.store.Advance(at)
+	} else {
+		c.store.Hold(at)
+	}
+	snap := c.evaluate(sigs, now, err)
 	c.current.Store(snap)
 	series, samples := c.store.Stats()
 	c.metrics.observe(snap, sigs, time.Since(began), series, samples, c.store.Dropped()-refused)
@@ -213,11 +216,12 @@ func (c *Collector) forget(demanded ...[]string) {
 	}
 }
 
-// evaluate computes the signals of every pod that can have any.
-func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time) *Snapshot {
+// evaluate computes the signals of every pod that can have any. err is what the fetch before it met.
+func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time, err error) *Snapshot {
 	snap := &Snapshot{
 		Taken:    now,
 		Source:   c.source.String(),
+		Err:      err,
 		next:     c.interval,
 		valid:    c.interval + c.timeout + overlap,
 		demanded: make(map[string]int, len(sigs)),
@@ -233,7 +237,7 @@ func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time) *Snapshot {
 		if p.Gone || !p.WasReady {
 			return
 		}
-		at := signals.At{Now: now.Add(c.offset)}
+		at := signals.At{Now: now.Add(c.offset), Partial: err != nil}
 		if !p.Start.IsZero() {
 			at.Start = p.Start.Add(c.offset)
 		}

@@ -30,6 +30,7 @@ type fakeSource struct {
 	series []fakeSeries
 	skew   time.Duration
 	err    error
+	part   bool // deliver what there is before failing with err
 	hang   bool
 	began  time.Time     // no samples before
 	every  time.Duration // between samples; scrapeInterval when zero
@@ -52,13 +53,13 @@ const scrapeInterval = 5 * time.Second
 func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Duration, sink source.Sink) (time.Time, error) {
 	f.mu.Lock()
 	f.fetches = append(f.fetches, fetch{slices.Sorted(slices.Values(names)), lookback})
-	hang, err, series := f.hang, f.err, f.series
+	hang, err, part, series := f.hang, f.err, f.part, f.series
 	f.mu.Unlock()
 	if hang {
 		<-ctx.Done()
 		return time.Time{}, ctx.Err()
 	}
-	if err != nil {
+	if err != nil && !part {
 		return time.Time{}, err
 	}
 	now := time.Now()
@@ -74,7 +75,7 @@ func (f *fakeSource) Fetch(ctx context.Context, names []string, lookback time.Du
 			}
 		}
 	}
-	return now.Add(f.skew), nil
+	return now.Add(f.skew), err
 }
 
 // change changes the source between two fetches.
@@ -263,6 +264,42 @@ func TestSourceLost(t *testing.T) {
 		}
 		if got := src.fetched()[0].lookback; got < 120*time.Second {
 			t.Errorf("the first fetch after the loss reached back %s, which leaves a hole", got)
+		}
+	})
+}
+
+// A storage node of the source is down for far longer than windows reach: what it holds is missing,
+// and the rest of a pod is never taken for the whole.
+func TestSourceAnswersInPart(t *testing.T) {
+	of := func(engine string, v float64) fakeSeries {
+		s := gauge("vllm:num_requests_waiting", "a", v)
+		s.ls = labels.NewBuilder(s.ls).Set("engine", engine).Labels()
+		return s
+	}
+	both := []fakeSeries{of("0", 3), of("1", 40)}
+	src := &fakeSource{series: both}
+	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+	inBubble(t, src, pod, func(c *Collector) {
+		c.SetStanding([]string{"vllm_queue_depth"})
+		time.Sleep(2 * DefaultInterval)
+		result := func() signals.Result {
+			synctest.Wait()
+			return c.Snapshot().Result("vllm_queue_depth", readyPod("a", time.Hour))
+		}
+		if got := result(); got.Value != 43 {
+			t.Fatalf("before: %+v", got)
+		}
+		src.change(func() { src.series, src.err, src.part = both[:1], errors.New("partial answer"), true })
+		for range 240 { // 20 minutes
+			time.Sleep(DefaultInterval)
+			if got := result(); got.HasValue && got.Value < 43 {
+				t.Fatalf("one of two engines passes for both: %+v", got)
+			}
+		}
+		src.change(func() { src.series, src.err, src.part = both, nil, false })
+		time.Sleep(2 * time.Minute)
+		if got := result(); got.Value != 43 {
+			t.Errorf("after: %+v", got)
 		}
 	})
 }

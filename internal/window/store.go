@@ -134,14 +134,22 @@ func (s *Store) add(hash uint64, ls labels.Labels, t int64) *Series {
 }
 
 // Advance forgets the samples older than now minus the retention, but for a few of the series that
-// are read rarely, then the series that nothing is
-// left of and the groups without series. It also forgets a series whose samples lie further ahead of now
-// than the retention: after the source's clock was set back, they would pass for fresh and keep
-// the true ones out.
-func (s *Store) Advance(now int64) {
+// are read rarely, then the series that nothing is left of and the groups without series. It also
+// forgets a series whose samples lie further ahead of now than the retention: after the source's
+// clock was set back, they would pass for fresh and keep the true ones out.
+func (s *Store) Advance(now int64) { s.advance(now, false) }
+
+// Hold is Advance for a time in which the source cannot be read in full: a series that has fallen
+// silent is not forgotten, as it may be in what was not read.
+func (s *Store) Hold(now int64) { s.advance(now, true) }
+
+func (s *Store) advance(now int64, hold bool) {
 	oldest, newest, eldest := now-s.retention, now+s.retention, now-slowRetention*s.retention
 	for name, g := range s.groups {
 		g.series = slices.DeleteFunc(g.series, func(series *Series) bool {
+			if hold && series.heard < oldest {
+				return false
+			}
 			s.samples -= series.trim(oldest, eldest)
 			_, garbled := series.Garbled()
 			if (len(series.Samples()) > 0 || garbled && series.heard >= oldest) && series.heard <= newest {

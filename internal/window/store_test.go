@@ -91,6 +91,28 @@ func TestNothingIsKeptOfAnUnknownSeries(t *testing.T) {
 	}
 }
 
+func TestHold(t *testing.T) {
+	s := New(10*time.Millisecond, byPod)
+	s.Append(series("silent", "a"), 1, 1)
+	for ts := int64(1); ts <= 100; ts++ {
+		s.Append(series("goes on", "a"), ts, 1)
+		s.Hold(ts)
+	}
+	got := s.Group("a")
+	if len(got) != 2 {
+		t.Fatalf("%d series, want both", len(got))
+	}
+	for _, one := range got {
+		if n := len(one.Samples()); n > 11 {
+			t.Errorf("%v has %d samples, want those of the retention", one.Labels, n)
+		}
+	}
+	s.Advance(100)
+	if got := s.Group("a"); len(got) != 1 {
+		t.Errorf("%d series after the hold, want the one that goes on", len(got))
+	}
+}
+
 func TestAGarbledSeriesIsForgottenToo(t *testing.T) {
 	s := New(time.Minute, byPod)
 	s.Append(series("m", "a"), 1, math.NaN())

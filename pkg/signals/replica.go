@@ -23,6 +23,9 @@ type At struct {
 	// Ready is when the pod's readiness last changed. Samples are then expected to be there
 	// since; where they begin much later there was an outage. Zero when nothing is expected.
 	Ready time.Time
+	// Partial says that the source cannot be read in full: a part that is silent may be in what was
+	// not read, however long it lasts.
+	Partial bool
 	// Truncated says that the replica has more series than are kept: what is computed from the rest
 	// may lack a part.
 	Truncated bool
@@ -158,7 +161,7 @@ func newStat(fs []found, at At, p Params) *stat {
 
 	fs = oneSpelling(fs, st.interval)
 	st.name = fs[0].name
-	fs = alive(fs, st.window)
+	fs = alive(fs, st.window, at.Partial)
 	for _, f := range fs {
 		if f.fault != "" {
 			st.fault = f.fault // a part without a number: the others would be a low lie
@@ -193,8 +196,8 @@ func oneSpelling(fs []found, interval time.Duration) []found {
 // restarted with fewer of them) and targets (a pod that got another address) that were left behind,
 // once they have been silent for a window and for the reads that it has at the least. Before that they
 // make the replica unknown as they age: an answer that lacks a part may also be half of one, and half
-// of a sum would be a low lie.
-func alive(fs []found, w time.Duration) []found {
+// of a sum would be a low lie. While the source answers in part they do so for as long as that lasts.
+func alive(fs []found, w time.Duration, partial bool) []found {
 	type key struct {
 		part, within string
 		le           float64
@@ -214,7 +217,7 @@ func alive(fs []found, w time.Duration) []found {
 		return cmp.Or(cmp.Compare(a.newest, b.newest), cmp.Compare(len(a.samples), len(b.samples)))
 	}).samples
 	return slices.DeleteFunc(fs, func(f found) bool {
-		if f.newest < last-w.Milliseconds() && len(window.Since(reads, f.newest+1)) >= windowReads {
+		if !partial && f.newest < last-w.Milliseconds() && len(window.Since(reads, f.newest+1)) >= windowReads {
 			return true
 		}
 		h := heir[keyOf(f)]

@@ -26,6 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the answers in testdata/*.txt
 //	    vllm:x{pod="p"} 0 1x3                 namespace "ns", pod "p" and instance "p:8000" unless given
 //	params window=30s ttft=2.5s               other parameters than the defaults
 //	at 60s [pod=p] [start=0s] [ready=10s]     the answers at 60 s; what Kubernetes knows of the pod
+//	at 60s partial                            the source answers in part
 //	at 60s behind=30s                         the source's clock is behind that of what writes to it
 //	    vllm_queue_depth: value 3
 //	clear                                     forgets everything
@@ -152,7 +153,8 @@ func (tr *transcript) directive(fields []string) (err error) {
 	case "at":
 		var d time.Duration
 		if d, err = time.ParseDuration(fields[1]); err == nil {
-			tr.at = At{Now: epoch.Add(d - duration("behind")), Start: instant("start"), Ready: instant("ready")}
+			_, partial := args["partial"]
+			tr.at = At{Now: epoch.Add(d - duration("behind")), Start: instant("start"), Ready: instant("ready"), Partial: partial}
 		}
 		tr.store = window.New(time.Hour, GroupOf)
 		for _, s := range tr.loaded {

@@ -290,8 +290,8 @@ func (f *tick) run(ctx context.Context, q query) {
 	for _, w := range ans.Warnings {
 		f.warn(w)
 	}
-	if ans.Partial {
-		f.warn("partial answer: a storage node did not answer")
+	if err == nil && ans.Partial {
+		err = errPartial
 	}
 	if err != nil {
 		f.failures = append(f.failures, failure{q, err})

@@ -346,6 +346,22 @@ func TestPartialFailure(t *testing.T) {
 	}
 }
 
+// What a storage node kept to itself is missing and not gone: the caller has to know.
+func TestPartialAnswer(t *testing.T) {
+	srv := newFake(t, func(http.ResponseWriter, string) string {
+		return strings.Replace(matrix(3, "x"), "{", `{"isPartial":true,`, 1)
+	})
+	s := open(t, Config{URL: srv.URL})
+	got := sink{}
+	_, err := s.Fetch(t.Context(), []string{"x"}, time.Minute, got)
+	if !errors.Is(err, errPartial) || !strings.Contains(err.Error(), srv.URL) {
+		t.Errorf("got %v, want that the answer is partial, and of which server", err)
+	}
+	if diff := cmp.Diff(sink{"x": 3}, got); diff != "" {
+		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+}
+
 func TestWarningsAreLoggedOnChange(t *testing.T) {
 	warning := ""
 	srv := newFake(t, func(http.ResponseWriter, string) string {

@@ -205,6 +205,7 @@ func (s *Source) readClock(resp *http.Response) {
 var (
 	errUnreachable = errors.New("cannot be reached")
 	errTimeout     = errors.New("timed out")
+	errPartial     = errors.New("the answer is partial, as some of the server's storage did not answer: check its storage nodes")
 	// errTooMuch marks that a query asks for more than the server, or we, can take at once.
 	errTooMuch = errors.New("too much at once")
 )
