@@ -162,8 +162,9 @@ table
 
 path='/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/vllm_queue_depth'
 if [[ ${HOLD:-} != 1 ]]; then
-  say "Every figure came from the API, as an HPA gets it: GET $path" \
-    "Everything is stopped again. make demo HOLD=1 leaves it up for you to ask."
+  say "Every figure came from the API with curl, as an HPA gets it. In a cluster you ask with kubectl:" \
+    "  kubectl get --raw '$path?labelSelector=app%3Dvllm'" \
+    "All is stopped again; make demo HOLD=1 leaves it up, and says how to ask it with both."
   exit
 fi
 
