@@ -15,11 +15,29 @@ import (
 // AverageValue is compared with the value divided by the replicas.
 var targets = []struct{ signal, target, average string }{
 	{"vllm_queue_depth", "5", "1.25"},
+	{"vllm_running_requests", "8", "2"},
 	{"vllm_inflight_requests", "13", "3.25"},
 	{"vllm_kv_cache_usage", "0.8", "0.2"},
+	{"vllm_ttft_p50_seconds", "2.5", "0.625"},
+	{"vllm_ttft_p90_seconds", "2.5", "0.625"},
+	{"vllm_ttft_p95_seconds", "2.5", "0.625"},
 	{"vllm_ttft_p99_seconds", "2.5", "0.625"},
 	{"vllm_request_rate", "1", "0.25"},
 	{"vllm_goodput", "1", "0.25"},
+	{"vllm_goodput_upper", "1", "0.25"},
+}
+
+// TestTableIsWhole keeps a signal of vLLM from being added without its rows.
+func TestTableIsWhole(t *testing.T) {
+	rows := map[string]bool{}
+	for _, target := range targets {
+		rows[target.signal] = true
+	}
+	for _, s := range signals.Catalogue() {
+		if strings.HasPrefix(s.Name, "vllm_") && !rows[s.Name] {
+			t.Errorf("%s has no rows", s.Name)
+		}
+	}
 }
 
 var kinds = []kind{podsAverage, objectValue, objectAverage}
@@ -86,7 +104,7 @@ var states = []state{
 // harm says of the rows in which replicas are taken away though the state is not idle why that is
 // not for want of a better answer. A row that has a reason has to do so: none can go stale.
 func harm(s state, m metric) string {
-	if s.want == signals.Value && m.signal == "vllm_goodput" {
+	if s.want == signals.Value && strings.HasPrefix(m.signal, "vllm_goodput") {
 		return "goodput falls in an overload: it is no target"
 	}
 	return ""
