@@ -98,7 +98,7 @@ func New(c Config) (*Collector, error) {
 		store:     window.New(retention, signals.GroupOf),
 		known:     map[string]bool{},
 	}
-	col.current.Store(&Snapshot{Source: c.Source.String(), next: c.Interval})
+	col.current.Store(&Snapshot{next: c.Interval})
 	return col, nil
 }
 
@@ -220,7 +220,6 @@ func (c *Collector) forget(demanded ...[]string) {
 func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time, err error) *Snapshot {
 	snap := &Snapshot{
 		Taken:    now,
-		Source:   c.source.String(),
 		Err:      err,
 		next:     c.interval,
 		valid:    c.interval + c.timeout + overlap,

@@ -15,9 +15,7 @@ import (
 type Snapshot struct {
 	// Taken is when it was evaluated, on our clock; zero before the first tick.
 	Taken time.Time
-	// Source names the source in messages.
-	Source string
-	// Err says why the source could not be read in this tick; nil when it could.
+	// Err says why the source, which it names, could not be read in this tick; nil when it could.
 	Err error
 
 	next  time.Duration // until the tick after it

@@ -86,12 +86,6 @@ var addresses = func() map[string]address {
 // read where a source delivers it, and asked of none.
 const upName = "up"
 
-// Keep reports whether the catalogue reads series of this name.
-func Keep(name string) bool {
-	_, ok := addresses[name]
-	return ok
-}
-
 // GroupKey is the key under which the series of a pod are grouped.
 func GroupKey(namespace, pod string) string { return namespace + "/" + pod }
 
