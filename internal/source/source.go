@@ -29,9 +29,9 @@ type Source interface {
 	// names, those of each series in time order, and returns the time on the source's own clock,
 	// which may be skewed against ours. It may deliver more series and older samples than asked.
 	//
-	// An error means that the source could not be read (whole or in part): what was appended
-	// before it stands, and the caller treats what is missing as unknown, never as zero. The
-	// message names the source and what to do about it, and holds no credentials.
+	// An error means that the source could not be read, in whole or (a PartialError) in part: what
+	// was appended before it stands, and the caller treats what is missing as unknown, never as
+	// zero. The message names the source and what to do about it, and holds no credentials.
 	//
 	// Fetch is called from one goroutine at a time.
 	Fetch(ctx context.Context, names []string, lookback time.Duration, sink Sink) (now time.Time, err error)
@@ -39,3 +39,16 @@ type Source interface {
 	// String names the source in messages and logs, without credentials.
 	String() string
 }
+
+// A PartialError is the error of a Fetch that brought something. Of the names that are not in Names,
+// all came that the source could reach: there is nothing to gain from asking for the past of these
+// once more.
+type PartialError struct {
+	// Names are those that could not be read.
+	Names []string
+	Err   error
+}
+
+func (e *PartialError) Error() string { return e.Err.Error() }
+
+func (e *PartialError) Unwrap() error { return e.Err }

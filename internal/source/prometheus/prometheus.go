@@ -27,7 +27,6 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/klog/v2"
 
 	"github.com/inference-metrics/adapter/internal/source"
 )
@@ -94,7 +93,6 @@ type Source struct {
 	replicas replicas
 	skew     time.Duration
 	useGET   bool
-	warnings string
 }
 
 var _ source.Source = (*Source)(nil)
@@ -108,6 +106,7 @@ type seriesKey [2]uint64
 type knownSeries struct {
 	ls      labels.Labels // without the replica label
 	replica string        // the replica label's value
+	key     uint64        // its replicaKey, if it has a replica
 	seen    uint64
 }
 
@@ -206,8 +205,7 @@ func (s *Source) Fetch(ctx context.Context, names []string, lookback time.Durati
 		}
 	}
 	s.forget()
-	s.logWarnings(ctx, f.warnings)
-	return time.Now().Add(s.skew), f.err(len(queries))
+	return s.now(), f.err(len(queries))
 }
 
 // settle counts the names that a query which succeeded brought nothing for.
@@ -238,31 +236,11 @@ func (s *Source) forget() {
 	s.replicas.forget(s.fetches)
 }
 
-// logWarnings logs what the server warned of, when that changes.
-func (s *Source) logWarnings(ctx context.Context, warnings map[string]bool) {
-	all := make([]string, 0, len(warnings))
-	for w := range warnings {
-		all = append(all, w)
-	}
-	slices.Sort(all)
-	text := strings.Join(all, "; ")
-	if text == s.warnings {
-		return
-	}
-	s.warnings = text
-	if text == "" {
-		klog.FromContext(ctx).Info("Source no longer warns", "source", s.name)
-		return
-	}
-	klog.FromContext(ctx).Info("Source warns: its answers may be incomplete", "source", s.name, "warnings", text)
-}
-
 // A tick is what the queries of one Fetch share. Its fields are guarded by source.mu.
 type tick struct {
 	source   *Source
 	sink     source.Sink
 	found    map[string]bool
-	warnings map[string]bool
 	failures []failure
 	// unreachable is set when no connection came about: then the queries that have not begun would
 	// only wait for the same.
@@ -272,6 +250,8 @@ type tick struct {
 type failure struct {
 	query query
 	err   error
+	// part says that there was an answer, which lacks something.
+	part bool
 }
 
 func (f *tick) run(ctx context.Context, q query) {
@@ -283,31 +263,28 @@ func (f *tick) run(ctx context.Context, q query) {
 		return
 	}
 
-	ans, err := s.ask(ctx, q, f.series)
+	// One time for the whole answer, so that the buckets of a histogram stay together.
+	now := int64(0)
+	ans, err := s.ask(ctx, q, func(metric []byte, points []point) error {
+		if now == 0 {
+			now = s.now().UnixMilli()
+		}
+		return f.series(metric, points, now)
+	})
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range ans.Warnings {
-		f.warn(w)
-	}
-	if err == nil && ans.Partial {
-		err = errPartial
-	}
-	if err != nil {
-		f.failures = append(f.failures, failure{q, err})
+	switch lacking := ans.lacking(); {
+	case err != nil:
+		f.failures = append(f.failures, failure{query: q, err: err})
 		f.unreachable = f.unreachable || errors.Is(err, errUnreachable)
+	case lacking != nil:
+		f.failures = append(f.failures, failure{query: q, err: lacking, part: true})
 	}
 }
 
-func (f *tick) warn(text string) {
-	if f.warnings == nil {
-		f.warnings = map[string]bool{}
-	}
-	f.warnings[clip(text)] = true
-}
-
-// series takes one series of an answer.
-func (f *tick) series(metric []byte, points []point) error {
+// series takes one series of an answer that came at a time on the server's clock.
+func (f *tick) series(metric []byte, points []point, now int64) error {
 	if len(points) == 0 {
 		return nil
 	}
@@ -325,6 +302,7 @@ func (f *tick) series(metric []byte, points []point) error {
 		k = &knownSeries{ls: ls}
 		if k.replica = ls.Get(s.replicas.label); k.replica != "" {
 			k.ls = labels.NewBuilder(ls).Del(s.replicas.label).Labels()
+			k.key = replicaKey(k.ls)
 		}
 	}
 
@@ -335,8 +313,8 @@ func (f *tick) series(metric []byte, points []point) error {
 	if name := k.ls.Get(model.MetricNameLabel); !f.found[name] {
 		f.found[name] = true
 	}
-	if k.replica != "" && !s.replicas.choose(k, points[len(points)-1].t) {
-		return nil
+	if k.replica != "" {
+		points = s.replicas.choose(k, points, now)
 	}
 	for _, p := range points {
 		f.sink.Append(k.ls, p.t, p.v)
@@ -358,7 +336,7 @@ func (f *tick) failed(q query) bool {
 }
 
 // err names the source and each distinct reason once: when a server is in trouble, most queries fail
-// alike.
+// alike. It is a source.PartialError unless nothing came at all.
 func (f *tick) err(queries int) error {
 	if len(f.failures) == 0 {
 		return nil
@@ -366,6 +344,15 @@ func (f *tick) err(queries int) error {
 	if f.unreachable {
 		return fmt.Errorf("%s: %w", f.source, f.failures[0].err)
 	}
+	partial := &source.PartialError{}
+	lost := 0
+	for _, fail := range f.failures {
+		if !fail.part {
+			lost++
+			partial.Names = append(partial.Names, fail.query.names...)
+		}
+	}
+	slices.Sort(partial.Names)
 	// In an order that does not change from tick to tick.
 	slices.SortFunc(f.failures, func(a, b failure) int { return strings.Compare(a.query.expr, b.query.expr) })
 	var all error
@@ -382,5 +369,10 @@ func (f *tick) err(queries int) error {
 		}
 		all = err
 	}
-	return fmt.Errorf("%s: %d of %d queries failed: %w", f.source, len(f.failures), queries, all)
+	err := fmt.Errorf("%s: %d of %d queries failed: %w", f.source, len(f.failures), queries, all)
+	if lost == queries {
+		return err
+	}
+	partial.Err = err
+	return partial
 }

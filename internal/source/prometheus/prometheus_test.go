@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
-	"k8s.io/klog/v2"
+
+	"github.com/inference-metrics/adapter/internal/source"
 )
 
 // A fake answers queries from a function and remembers what it was asked.
@@ -344,6 +344,18 @@ func TestPartialFailure(t *testing.T) {
 	if diff := cmp.Diff(sink{"a": 3}, got); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
 	}
+	var partial *source.PartialError
+	if !errors.As(err, &partial) {
+		t.Fatalf("got %T, want that it is known what came", err)
+	}
+	if diff := cmp.Diff([]string{"b", "c", "d"}, partial.Names); diff != "" {
+		t.Errorf("names that failed (-want +got):\n%s", diff)
+	}
+
+	// What brought nothing at all is no part.
+	if _, err := s.Fetch(t.Context(), []string{"b", "c"}, 30*time.Second, sink{}); err == nil || errors.As(err, &partial) {
+		t.Errorf("all queries fail: %T %v", err, err)
+	}
 }
 
 // What a storage node kept to itself is missing and not gone: the caller has to know.
@@ -362,22 +374,43 @@ func TestPartialAnswer(t *testing.T) {
 	}
 }
 
-func TestWarningsAreLoggedOnChange(t *testing.T) {
-	warning := ""
-	srv := newFake(t, func(http.ResponseWriter, string) string {
-		return `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":[` + warning + `]}`
-	})
-	s := open(t, Config{URL: srv.URL})
-	var log []string
-	ctx := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}))
-	for _, w := range []string{"", `"store down"`, `"store down"`, `"other"`, "", ""} {
-		warning = w
-		if _, err := s.Fetch(ctx, []string{"x"}, time.Minute, sink{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(log) != 3 || !strings.Contains(log[0], "store down") || !strings.Contains(log[1], "other") || !strings.Contains(log[2], "no longer") {
-		t.Errorf("log:\n%s", strings.Join(log, "\n"))
+// Thanos answers 200 without the series of a store that is down, and warns: that must not pass for
+// the whole.
+func TestWarnings(t *testing.T) {
+	for _, c := range []struct {
+		name, warnings string
+		partial        bool
+	}{
+		{"none", "", false},
+		{"a store is down", `"receive series from Addr: thanos-sidecar:10901: rpc error: code = Unavailable"`, true},
+		{"of the query language", `"PromQL info: metric might not be a counter", "PromQL warning: quantile value should be between 0 and 1"`, false},
+		{"both", `"PromQL info: metric might not be a counter", "remote read: connection refused"`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			srv := newFake(t, func(http.ResponseWriter, string) string {
+				return strings.Replace(matrix(3, "x"), "{", `{"warnings":[`+c.warnings+`],`, 1)
+			})
+			s := open(t, Config{URL: srv.URL})
+			got := sink{}
+			_, err := s.Fetch(t.Context(), []string{"x"}, time.Minute, got)
+			var partial *source.PartialError
+			if errors.As(err, &partial) != c.partial || errors.Is(err, errPartial) != c.partial {
+				t.Errorf("got %v; want that the answer is partial: %v", err, c.partial)
+			}
+			if c.partial {
+				if len(partial.Names) > 0 {
+					t.Errorf("%q are told to have failed, and came in part", partial.Names)
+				}
+				for _, want := range []string{srv.URL, "the server warns: re"} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%q is not in: %v", want, err)
+					}
+				}
+			}
+			if diff := cmp.Diff(sink{"x": 3}, got); diff != "" {
+				t.Errorf("samples (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -465,37 +498,85 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestReplicas follows a pair of servers through a failover: at any time one of them is listened to.
+// TestReplicas follows pairs of servers: at any time one of them is listened to, and what it tells is
+// still fresh when the other takes over.
 func TestReplicas(t *testing.T) {
-	type from struct {
+	ls := func(le string) labels.Labels {
+		return labels.FromStrings("__name__", "x_bucket", "pod", "a", "le", le)
+	}
+	const second = 1000
+	type fetch struct {
 		replica string
-		newest  int64
+		le      string
+		at      int64   // seconds
+		times   []int64 // of the points of the answer, in seconds
+		want    []int64
 	}
-	r := replicas{chosen: map[uint64]*replica{}}
-	ls := labels.FromStrings("__name__", "x", "pod", "a")
-	for _, step := range []struct {
-		from
-		want bool
+	for _, c := range []struct {
+		name    string
+		fetches []fetch
 	}{
-		{from{"a", 1000_000}, true},
-		{from{"b", 1007_000}, false},
-		{from{"a", 1015_000}, true},
-		{from{"b", 1015_000 + failover}, false}, // a has died
-		{from{"b", 1015_001 + failover}, true},
-		{from{"b", 1030_000 + failover}, true},
-		{from{"a", 1031_000 + failover}, false}, // a is back
+		{"healthy", []fetch{
+			{"a", "1", 1000, []int64{970, 985, 1000}, []int64{970, 985, 1000}},
+			{"b", "1", 1000, []int64{977, 992}, nil},
+			{"b", "1", 1010, []int64{992, 1007}, nil}, // a will follow
+			{"a", "1", 1010, []int64{985, 1000}, []int64{985, 1000}},
+			{"a", "1", 1020, []int64{1000, 1015}, []int64{1000, 1015}},
+		}},
+		{"one has died", []fetch{
+			{"a", "1", 1000, []int64{970, 985, 1000}, []int64{970, 985, 1000}},
+			{"b", "1", 1020, []int64{977, 992, 1007}, nil}, // as it may be late
+			{"b", "1", 1025, []int64{992, 1007, 1022}, []int64{1022}},
+			{"a", "1", 1025, []int64{985, 1000}, nil},
+			{"b", "1", 1040, []int64{1007, 1022, 1037}, []int64{1007, 1022, 1037}},
+			{"a", "1", 1045, []int64{1044}, nil}, // it is back
+		}},
+		{"at the worst time for the other", []fetch{
+			{"a", "1", 1000, []int64{970, 985, 1000}, []int64{970, 985, 1000}},
+			{"b", "1", 1025, []int64{993, 1008, 1023}, []int64{1008, 1023}}, // before 1030, when 1000 is no longer fresh
+		}},
+		{"one has died before we began", []fetch{
+			{"a", "1", 1000, []int64{820, 835, 850}, []int64{820, 835, 850}},
+			{"b", "1", 1000, []int64{827, 842, 857, 872, 887, 902}, []int64{872, 887, 902}},
+		}},
+		{"the interval is not known yet", []fetch{
+			{"a", "1", 1000, []int64{1000}, []int64{1000}},
+			{"b", "1", 1060, []int64{1000, 1015, 1030, 1045, 1060}, nil},
+			{"a", "1", 1060, []int64{1060}, []int64{1060}},
+			{"a", "1", 1120, []int64{1120}, []int64{1120}},
+		}},
+		{"one is upgraded to Prometheus 3", []fetch{
+			{"a", "1", 1000, []int64{985, 1000}, []int64{985, 1000}},
+			{"b", "1.0", 1001, []int64{990}, nil},
+			{"a", "1.0", 1015, []int64{1015}, []int64{1015}},
+		}},
 	} {
-		if got := r.choose(&knownSeries{ls: ls, replica: step.replica}, step.newest); got != step.want {
-			t.Errorf("%+v: %v", step.from, got)
-		}
-	}
-	other := labels.FromStrings("__name__", "y", "pod", "a")
-	if !r.choose(&knownSeries{ls: other, replica: "a"}, 1) {
-		t.Error("another series has a choice of its own")
-	}
-	r.forget(keepUnseen)
-	if len(r.chosen) != 0 {
-		t.Errorf("%d are remembered for ever", len(r.chosen))
+		t.Run(c.name, func(t *testing.T) {
+			r := replicas{chosen: map[uint64]*replica{}}
+			for _, f := range c.fetches {
+				var points []point
+				for _, s := range f.times {
+					points = append(points, point{t: s * second})
+				}
+				var got []int64
+				for _, p := range r.choose(&knownSeries{key: replicaKey(ls(f.le)), replica: f.replica}, points, f.at*second) {
+					got = append(got, p.t/second)
+				}
+				if diff := cmp.Diff(f.want, got); diff != "" {
+					t.Errorf("at %d, from %s (-want +got):\n%s", f.at, f.replica, diff)
+				}
+			}
+			if len(r.chosen) != 1 {
+				t.Errorf("%d choices, want 1", len(r.chosen))
+			}
+			if got := r.choose(&knownSeries{key: replicaKey(ls("2")), replica: "b"}, []point{{t: 1}}, 1); len(got) != 1 {
+				t.Error("another series has no choice of its own")
+			}
+			r.forget(keepUnseen)
+			if len(r.chosen) != 0 {
+				t.Errorf("%d are remembered for ever", len(r.chosen))
+			}
+		})
 	}
 }
 
@@ -509,7 +590,8 @@ func TestKnownSeries(t *testing.T) {
 	body := matrix(series, "x")
 	f := tick{source: s, sink: nothing{}, found: map[string]bool{}}
 	allocs := testing.AllocsPerRun(10, func() {
-		if _, err := decode(strings.NewReader(body), f.series); err != nil {
+		series := func(metric []byte, points []point) error { return f.series(metric, points, 0) }
+		if _, err := decode(strings.NewReader(body), series); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -202,13 +202,36 @@ func (s *Source) readClock(resp *http.Response) {
 	s.skew = skew
 }
 
+// now is the time on the server's clock.
+func (s *Source) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Add(s.skew)
+}
+
 var (
 	errUnreachable = errors.New("cannot be reached")
 	errTimeout     = errors.New("timed out")
-	errPartial     = errors.New("the answer is partial, as some of the server's storage did not answer: check its storage nodes")
+	errPartial     = errors.New("the answer is partial, as some of the server's storage did not answer: check its storage nodes and stores")
 	// errTooMuch marks that a query asks for more than the server, or we, can take at once.
 	errTooMuch = errors.New("too much at once")
 )
+
+// lacking says whether something is missing from an answer. VictoriaMetrics has a field for that;
+// Thanos, and a Prometheus that reads from others, only warn: of a store that did not answer, or of a
+// limit that cut the answer off. What the query language itself remarks on is marked as such, and no
+// storage's fault.
+func (a answer) lacking() error {
+	for _, w := range a.Warnings {
+		if !strings.HasPrefix(w, "PromQL ") {
+			return fmt.Errorf("%w: the server warns: %s", errPartial, clip(w))
+		}
+	}
+	if a.Partial {
+		return errPartial
+	}
+	return nil
+}
 
 // explain says what to do about an error of the connection.
 func (s *Source) explain(ctx context.Context, err error) error {
