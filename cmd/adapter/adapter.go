@@ -89,6 +89,7 @@ func (a *adapter) newSource(c *completed) (source.Source, error) {
 			URL:              c.prometheusURL,
 			ClientConfigFile: c.prometheusClientConfig,
 			Matchers:         c.matchers,
+			ReplicaLabel:     c.prometheusReplicaLabel,
 		})
 	}
 	config := scrape.Config{Interval: c.scrapeInterval, Names: slices.Concat(signals.Names(signals.Catalogue())...)}

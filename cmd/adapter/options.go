@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/prometheus/common/model"
 	promlabels "github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/spf13/pflag"
@@ -18,6 +19,7 @@ import (
 	serveroptions "sigs.k8s.io/custom-metrics-apiserver/pkg/cmd/options"
 
 	"github.com/inference-metrics/adapter/internal/collect"
+	"github.com/inference-metrics/adapter/internal/source/prometheus"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
@@ -30,6 +32,7 @@ type options struct {
 	prometheusURL          string
 	prometheusClientConfig string
 	prometheusMatchers     []string
+	prometheusReplicaLabel string
 
 	targets        []string
 	scrapeInterval time.Duration
@@ -60,6 +63,8 @@ const (
 
 func newOptions() *options {
 	o := &options{
+		prometheusReplicaLabel: prometheus.DefaultReplicaLabel,
+
 		scrapeInterval:  defaultScrapeInterval,
 		collectInterval: collect.DefaultInterval,
 		server:          serveroptions.NewCustomMetricsAdapterServerOptions(),
@@ -81,6 +86,7 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	fs.StringVar(&o.prometheusURL, "prometheus-url", o.prometheusURL, "Server with Prometheus's query API to read samples from, such as http://prometheus.monitoring:9090.")
 	fs.StringVar(&o.prometheusClientConfig, "prometheus-client-config", o.prometheusClientConfig, "File in Prometheus's HTTP client format that says how to reach the server: TLS, credentials, headers.")
 	fs.StringArrayVar(&o.prometheusMatchers, "prometheus-matcher", o.prometheusMatchers, `Read only series with this label, such as 'cluster="a"'. May be given several times.`)
+	fs.StringVar(&o.prometheusReplicaLabel, "prometheus-replica-label", o.prometheusReplicaLabel, "Label by which the servers of a pair that scrape the same engines tell their series apart, where the store does not merge them; of each pair one is read.")
 	fs.StringArrayVar(&o.targets, "target", o.targets, "Engine to scrape, as NAMESPACE/POD=URL. Standalone, as NAMESPACE/POD{LABEL=VALUE,...}=URL, where the labels are those of the pod. May be given several times.")
 	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target.")
 	fs.DurationVar(&o.collectInterval, "collect-interval", o.collectInterval, "Time between two collections of samples; signals are as new as the last.")
@@ -139,8 +145,11 @@ func (o *options) validate() error {
 		}
 	}
 
+	if !model.LabelName(o.prometheusReplicaLabel).IsValid() {
+		fault("prometheus-replica-label", "%q is no name of a label", o.prometheusReplicaLabel)
+	}
 	if o.prometheusURL == "" {
-		for _, name := range []string{"prometheus-client-config", "prometheus-matcher"} {
+		for _, name := range []string{"prometheus-client-config", "prometheus-matcher", "prometheus-replica-label"} {
 			if o.given(sectionAdapter, name) {
 				fault(name, "it is about the server of --prometheus-url, which is not given")
 			}

@@ -29,9 +29,12 @@ func TestBadFlags(t *testing.T) {
 			`unknown command "serve" for "adapter"`}},
 		{"two sources", "--prometheus-url=http://127.0.0.1:9090 --target=default/vllm-0=http://127.0.0.1:8000/metrics", []string{
 			"--target: samples come either from the engines or from --prometheus-url: leave one of them out"}},
-		{"about a server that is not there", "--target=default/vllm-0=http://127.0.0.1:8000/metrics --prometheus-client-config=x.yaml --prometheus-matcher=cluster=\"a\"", []string{
+		{"about a server that is not there", "--target=default/vllm-0=http://127.0.0.1:8000/metrics --prometheus-client-config=x.yaml --prometheus-matcher=cluster=\"a\" --prometheus-replica-label=replica", []string{
 			"--prometheus-client-config: it is about the server of --prometheus-url, which is not given",
-			"--prometheus-matcher: it is about the server of --prometheus-url, which is not given"}},
+			"--prometheus-matcher: it is about the server of --prometheus-url, which is not given",
+			"--prometheus-replica-label: it is about the server of --prometheus-url, which is not given"}},
+		{"bad replica label", "--prometheus-url=http://127.0.0.1:9090 --prometheus-replica-label=", []string{
+			`--prometheus-replica-label: "" is no name of a label`}},
 		{"bad matchers", "--prometheus-url=http://127.0.0.1:9090 --prometheus-matcher=cluster=a --prometheus-matcher=up{}", []string{
 			`--prometheus-matcher cluster=a: want a label and a value in quotes, such as cluster="a"`,
 			`--prometheus-matcher up{}: want a label and a value in quotes, such as cluster="a"`}},

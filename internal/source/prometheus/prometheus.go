@@ -44,6 +44,9 @@ const (
 	keepUnseen = 120
 )
 
+// DefaultReplicaLabel is the Prometheus operator's.
+const DefaultReplicaLabel = "prometheus_replica"
+
 // Config says which server to read and how.
 type Config struct {
 	// URL is where the server's API lives, without /api/v1: http://prometheus.monitoring:9090.
@@ -60,7 +63,7 @@ type Config struct {
 
 	// ReplicaLabel is the label by which a pair of servers that scrape the same pods tell their
 	// series apart, where the store behind URL does not merge them itself. Default:
-	// prometheus_replica, the Prometheus operator's.
+	// DefaultReplicaLabel.
 	ReplicaLabel string
 
 	// Timeout bounds one query. Default: 10 s.
@@ -163,7 +166,7 @@ func New(cfg Config) (*Source, error) {
 		s.maxBytes = 512 << 20
 	}
 	if s.replicas.label == "" {
-		s.replicas.label = "prometheus_replica"
+		s.replicas.label = DefaultReplicaLabel
 	}
 	return s, nil
 }
