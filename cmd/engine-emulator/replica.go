@@ -172,7 +172,7 @@ func (r *replica) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		r.fleet.mu.Lock()
-		text := engine.AppendVLLM(append(make([]byte, 0, 64<<10), notice...), r.exposition, r.engines)
+		text := engine.Append(append(make([]byte, 0, 64<<10), notice...), r.exposition, r.engines)
 		r.fleet.mu.Unlock()
 		writeText(w, text)
 	})

@@ -18,6 +18,11 @@ type Config struct {
 	NumGPUBlocks int
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
+	// MaxWaiting is the most requests that wait; whoever comes then is rejected. 0 is no limit.
+	MaxWaiting int
+	// PriorityScheduling lets the waiting request with the highest priority go first, in place of
+	// the one that came first. It preempts nobody.
+	PriorityScheduling bool
 
 	StepTime StepTime
 
@@ -76,6 +81,9 @@ func (c Config) Validate() error {
 	positive("max-num-batched-tokens", c.MaxNumBatchedTokens)
 	positive("max-model-len", c.MaxModelLen)
 	positive("block-size", c.BlockSize)
+	if c.MaxWaiting < 0 {
+		errs = append(errs, fmt.Errorf("max-waiting must not be negative, is %d", c.MaxWaiting))
+	}
 	if c.MaxModelLen < 2 {
 		errs = append(errs, fmt.Errorf("max-model-len must leave room for a prompt and one output token, is %d", c.MaxModelLen))
 	}

@@ -7,9 +7,15 @@
 // emulator drives it with the wall clock, a simulator with a virtual one. A restart of the engine's
 // process is a new Engine.
 //
-// AppendVLLM and AppendDCGM write what a vLLM server and a DCGM exporter would serve on /metrics.
+// Append writes what a server would show of it on /metrics: vLLM's, or that of another Kind of engine.
+// The model is the same behind all of them, so that what their series are taken to mean can be
+// compared with one truth: Stats, and an Outcome for each request. AppendPicker writes what the
+// endpoint picker in front of several servers shows, AppendDCGM what the exporter of their GPUs does.
 //
-// What it leaves out: prefix caching (every prompt is distinct: queries are counted, hits are 0),
-// speculative decoding, LoRA, more than one sequence per request, and the host's gaps between
-// steps (the step's base time holds them).
+// Every histogram is kept between the edges of all kinds at once, from which each kind's own buckets
+// follow exactly; what an engine keeps does not grow with the requests that it has served.
+//
+// What it leaves out: a prefix cache (requests say how much of their prompt is cached, and hold
+// blocks of their own for it), speculative decoding, LoRA, more than one sequence per request, and
+// the host's gaps between steps (the step's base time holds them).
 package engine

@@ -11,6 +11,9 @@ import (
 // ErrTooLong is returned by Submit for a prompt that leaves no room for an output token.
 var ErrTooLong = errors.New("prompt does not fit max-model-len")
 
+// ErrQueueFull is returned by Submit when as many requests wait as may.
+var ErrQueueFull = errors.New("the queue is full")
+
 // Request is what a client asks for.
 type Request struct {
 	// ID is the caller's; it must differ from that of every request in flight.
@@ -20,6 +23,11 @@ type Request struct {
 	OutputTokens int
 	// MaxTokens cuts the output; 0 means as many as max-model-len leaves room for.
 	MaxTokens int
+	// CachedTokens is how much of the prompt the prefix cache holds, which is then not computed.
+	// One token at least always is.
+	CachedTokens int
+	// Priority matters to an engine that schedules by it: the highest goes first.
+	Priority int
 }
 
 // FinishReason is why a request finished, as vLLM labels it.
@@ -35,6 +43,7 @@ const (
 type Outcome struct {
 	ID           uint64
 	PromptTokens int
+	CachedTokens int // of the prompt
 	OutputTokens int
 	Reason       FinishReason
 	Preemptions  int
@@ -47,6 +56,10 @@ type Outcome struct {
 type Stats struct {
 	Submitted, Finished, Aborted int
 	Waiting, Running             int
+	// Rejected requests found the queue full; they are not among the submitted.
+	Rejected int
+	// FirstTokens is how many requests have had one, whatever became of them.
+	FirstTokens int
 	// BlocksUsed of Blocks KV-cache blocks are held by running requests.
 	BlocksUsed, Blocks int
 	Preemptions        int
@@ -84,6 +97,10 @@ type slice struct {
 	n int // tokens computed
 }
 
+// decodes reports whether the slice is a step of decoding: the one token after those that are
+// computed, rather than a chunk of a prompt (or of what is computed again).
+func (s slice) decodes() bool { return s.n == 1 && s.r.output > 0 }
+
 // Engine is one engine core. It is not safe for concurrent use.
 type Engine struct {
 	cfg Config
@@ -98,6 +115,8 @@ type Engine struct {
 	step               []slice // nil when no step is under way
 	stepStart, stepEnd time.Time
 	frozen             bool
+	reserved           int // tokens that the running requests may come to at most
+	scheduled          scheduled
 
 	stats   Stats // the counters of it
 	metrics metrics
@@ -114,7 +133,7 @@ func New(cfg Config, start time.Time) (*Engine, error) {
 		now:      start,
 		inFlight: map[uint64]*request{},
 		free:     cfg.NumGPUBlocks - 1,
-		metrics:  newMetrics(cfg.MaxModelLen),
+		metrics:  newMetrics(cfg),
 	}, nil
 }
 
@@ -127,16 +146,26 @@ func (e *Engine) Submit(at time.Time, r Request) error {
 			r.ID, r.PromptTokens, r.OutputTokens, r.MaxTokens)
 	case r.PromptTokens >= e.cfg.MaxModelLen:
 		return fmt.Errorf("request %d: %w: %d of %d tokens", r.ID, ErrTooLong, r.PromptTokens, e.cfg.MaxModelLen)
+	case r.CachedTokens < 0 || r.CachedTokens >= r.PromptTokens:
+		return fmt.Errorf("request %d: %d of %d prompt tokens are cached: at least one must be computed", r.ID, r.CachedTokens, r.PromptTokens)
 	case e.inFlight[r.ID] != nil:
 		return fmt.Errorf("request %d is already in flight", r.ID)
 	}
 	e.Advance(at)
+	if e.cfg.MaxWaiting > 0 && e.waiting.len() >= e.cfg.MaxWaiting {
+		e.stats.Rejected++
+		return fmt.Errorf("request %d: %w: %d requests wait", r.ID, ErrQueueFull, e.waiting.len())
+	}
 	maxTokens := e.cfg.MaxModelLen - r.PromptTokens
 	if r.MaxTokens > 0 {
 		maxTokens = min(maxTokens, r.MaxTokens)
 	}
 	q := &request{Request: r, limit: min(r.OutputTokens, maxTokens), maxTokens: maxTokens, arrival: e.now}
-	e.waiting.pushBack(q)
+	if e.cfg.PriorityScheduling {
+		e.waiting.insert(q)
+	} else {
+		e.waiting.pushBack(q)
+	}
 	e.inFlight[r.ID] = q
 	e.stats.Submitted++
 	return nil
@@ -157,6 +186,7 @@ func (e *Engine) Abort(at time.Time, id uint64) bool {
 		e.release(r)
 	}
 	e.stats.Aborted++
+	e.metrics.aborted++
 	if !e.frozen {
 		e.report()
 	}
@@ -218,6 +248,7 @@ func (e *Engine) stepping() bool { return len(e.step) > 0 }
 // startStep schedules the next step at the present time, and reports whether there is any work.
 func (e *Engine) startStep() bool {
 	budget := e.cfg.MaxNumBatchedTokens
+	e.scheduled = scheduled{}
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		r := e.running[i]
 		n := min(r.tokens()-r.computed, budget)
@@ -246,14 +277,21 @@ func (e *Engine) startStep() bool {
 		if r.scheduled.IsZero() {
 			r.scheduled = e.now
 		}
-		n := min(r.tokens(), budget)
-		e.allocate(r, n)
+		r.computed = r.CachedTokens
+		n := min(r.tokens()-r.computed, budget)
+		e.allocate(r, r.computed+n)
+		e.reserved += r.PromptTokens + r.maxTokens
+		e.scheduled.admitted = append(e.scheduled.admitted, r)
 		e.step = append(e.step, slice{r, n})
 		budget -= n
 	}
 	if !e.stepping() {
 		return false
 	}
+	for _, s := range e.step {
+		e.scheduled.count(s)
+	}
+	e.metrics.admitted(e.scheduled.admitted)
 	e.stepStart = e.now
 	e.stepEnd = e.now.Add(e.stepDuration())
 	return true
@@ -264,7 +302,7 @@ func (e *Engine) stepDuration() time.Duration {
 	c := e.cfg.StepTime
 	t := c.Base
 	for _, s := range e.step {
-		if s.n == 1 && s.r.output > 0 {
+		if s.decodes() {
 			t += c.Sequence + c.ContextToken*float64(s.r.computed)
 			continue
 		}
@@ -295,9 +333,10 @@ func (e *Engine) endStep() {
 		if r.output == 1 {
 			r.firstToken = e.now
 			it.prompts += r.PromptTokens
+			e.stats.FirstTokens++
 			e.metrics.firstToken(r)
 		} else {
-			e.metrics.interToken.observe(e.now.Sub(r.lastToken).Seconds())
+			e.metrics.nextToken(e.now.Sub(r.lastToken).Seconds())
 		}
 		r.lastToken = e.now
 		if r.output == r.limit {
@@ -307,6 +346,7 @@ func (e *Engine) endStep() {
 	e.stats.Busy += e.stepEnd.Sub(e.stepStart)
 	e.stats.Steps++
 	e.step = e.step[:0]
+	it.scheduled, it.seconds = e.scheduled, e.stepEnd.Sub(e.stepStart).Seconds()
 	e.metrics.step(it)
 	for _, s := range finished {
 		e.finish(s.r)
@@ -338,7 +378,7 @@ func (r *request) reason() FinishReason {
 
 func (r *request) outcome() Outcome {
 	return Outcome{
-		ID: r.ID, PromptTokens: r.PromptTokens, OutputTokens: r.output, Reason: r.reason(), Preemptions: r.preemptions,
+		ID: r.ID, PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.output, Reason: r.reason(), Preemptions: r.preemptions,
 		Arrival: r.arrival, Scheduled: r.scheduled, FirstToken: r.firstToken, Finished: r.lastToken,
 	}
 }
@@ -357,9 +397,11 @@ func (e *Engine) allocate(r *request, tokens int) bool {
 	return true
 }
 
+// release takes back what a running request holds.
 func (e *Engine) release(r *request) {
 	e.free += r.blocks
 	r.blocks = 0
+	e.reserved -= r.PromptTokens + r.maxTokens
 }
 
 // preemptLast puts the request that was admitted last back to the front of the queue. What had been
@@ -371,6 +413,8 @@ func (e *Engine) preemptLast() *request {
 	r.computed = 0
 	r.preemptions++
 	e.stats.Preemptions++
+	e.scheduled.preempted++
+	e.metrics.preempted(r)
 	e.waiting.pushFront(r)
 	return r
 }
@@ -379,6 +423,21 @@ func (e *Engine) preemptLast() *request {
 func (e *Engine) report() {
 	s := e.Stats()
 	e.metrics.waiting, e.metrics.running, e.metrics.kvUsage = s.Waiting, s.Running, s.KVUsage()
+	e.metrics.blocksUsed, e.metrics.reserved = s.BlocksUsed, e.reserved
+	if e.cfg.PriorityScheduling {
+		e.metrics.countPriorities(e.waiting.all(), e.running)
+	}
+}
+
+// untouched counts the requests in flight that have not had a token yet.
+func (e *Engine) untouched() int {
+	n := 0
+	for _, r := range e.inFlight {
+		if r.output == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // queue is a double-ended queue of waiting requests.
@@ -410,6 +469,17 @@ func (q *queue) pushFront(r *request) {
 	q.head--
 	q.items[q.head] = r
 }
+
+// insert puts the request behind all that have its priority or a higher one.
+func (q *queue) insert(r *request) {
+	i := len(q.items)
+	for i > q.head && q.items[i-1].Priority < r.Priority {
+		i--
+	}
+	q.items = slices.Insert(q.items, i, r)
+}
+
+func (q *queue) all() []*request { return q.items[q.head:] }
 
 func (q *queue) remove(r *request) bool {
 	i := slices.Index(q.items, r)

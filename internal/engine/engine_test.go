@@ -60,7 +60,7 @@ func TestOneRequest(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("outcomes (-want +got):\n%s", d)
 	}
-	if s := e.Stats(); s != (Stats{Submitted: 1, Finished: 1, Blocks: 64, Steps: 3, Busy: 50 * time.Millisecond}) {
+	if s := e.Stats(); s != (Stats{Submitted: 1, Finished: 1, FirstTokens: 1, Blocks: 64, Steps: 3, Busy: 50 * time.Millisecond}) {
 		t.Errorf("at the end: %+v", s)
 	}
 }
@@ -503,7 +503,7 @@ func TestAdvanceInAnySteps(t *testing.T) {
 				o.apply(t, e)
 			}
 			advance(e, end)
-			return string(AppendVLLM(nil, Exposition{ModelName: "m", Created: t0}, []*Engine{e})), outcomes, e.Stats()
+			return string(Append(nil, Exposition{ModelName: "m", Created: t0}, []*Engine{e})), outcomes, e.Stats()
 		}
 		text1, outcomes1, stats1 := run(func(e *Engine, to time.Time) { e.Advance(to) })
 		text2, outcomes2, stats2 := run(func(e *Engine, to time.Time) {

@@ -55,7 +55,7 @@ func TestGolden(t *testing.T) {
 		t.Run(tt.file, func(t *testing.T) {
 			x := current
 			tt.x(&x)
-			golden(t, tt.file, AppendVLLM(nil, x, served(t)))
+			golden(t, tt.file, Append(nil, x, served(t)))
 		})
 	}
 	t.Run("dcgm.prom", func(t *testing.T) { golden(t, "dcgm.prom", AppendDCGM(nil, someGPUs)) })
@@ -97,7 +97,7 @@ func families(t *testing.T, text []byte) map[string]*dto.MetricFamily {
 
 func TestExpositionTellsWhatTheEngineKnows(t *testing.T) {
 	engines := served(t)
-	f := families(t, AppendVLLM(nil, current, engines))
+	f := families(t, Append(nil, current, engines))
 	value := func(family string, want ...string) float64 {
 		t.Helper()
 		for _, m := range f[family].GetMetric() {
@@ -148,9 +148,9 @@ func TestExpositionTellsWhatTheEngineKnows(t *testing.T) {
 
 func TestPrometheusParsesIt(t *testing.T) {
 	for name, text := range map[string][]byte{
-		"vllm":        AppendVLLM(nil, current, served(t)),
-		"old":         AppendVLLM(nil, Exposition{ModelName: `a "quoted" \ name`, Created: t0, Release: V0_9_1}, served(t)),
-		"underscores": AppendVLLM(nil, Exposition{ModelName: "m", Created: t0, Underscores: true}, served(t)),
+		"vllm":        Append(nil, current, served(t)),
+		"old":         Append(nil, Exposition{ModelName: `a "quoted" \ name`, Created: t0, Release: V0_9_1}, served(t)),
+		"underscores": Append(nil, Exposition{ModelName: "m", Created: t0, Underscores: true}, served(t)),
 		"dcgm":        AppendDCGM(nil, someGPUs),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestLikeRecorded(t *testing.T) {
 	if len(files) == 0 {
 		t.Skip("no recorded expositions beside the repository")
 	}
-	ours := AppendVLLM(nil, current, served(t))
+	ours := Append(nil, current, served(t))
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
@@ -289,11 +289,11 @@ func TestTokenEdges(t *testing.T) {
 	}
 }
 
-func BenchmarkAppendVLLM(b *testing.B) {
+func BenchmarkAppend(b *testing.B) {
 	engines := served(b)[1:]
 	var buf []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		buf = AppendVLLM(buf[:0], current, engines)
+		buf = Append(buf[:0], current, engines)
 	}
 }
