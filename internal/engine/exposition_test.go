@@ -85,7 +85,7 @@ var someGPUs = []GPU{
 		DutyCycle: 1, UsedMiB: 75034, FreeMiB: 6525},
 }
 
-func families(t *testing.T, text []byte) map[string]*dto.MetricFamily {
+func families(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	f, err := p.TextToMetricFamilies(bytes.NewReader(text))
