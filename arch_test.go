@@ -47,6 +47,7 @@ var rules = map[string]rule{
 		imports: map[string]string{
 			"internal/collect": "answers come from its snapshots",
 			"internal/pods":    "requests name pods by selector",
+			"internal/query":   "requests have parameters",
 			"pkg/signals":      "the catalogue is the list of metrics",
 		},
 		tests: map[string]string{
@@ -67,6 +68,7 @@ var rules = map[string]rule{
 	}},
 	"internal/load":   {pure: true, files: "traces are too large to be passed in"},
 	"internal/pods":   {},
+	"internal/query":  {imports: map[string]string{"pkg/signals": "what is asked for is a signal"}},
 	"internal/source": {},
 	"internal/source/prometheus": {
 		imports: map[string]string{"internal/source": "implements it"},

@@ -34,6 +34,14 @@ func TestSignalsDoc(t *testing.T) {
 	}
 }
 
+func plansOf(s *signals.Signal) []*signals.Plan {
+	p, err := signals.Prepare(signals.Query{Signal: s.Name})
+	if err != nil {
+		panic(err) // it is in the catalogue
+	}
+	return []*signals.Plan{p}
+}
+
 func signalsDoc() []byte {
 	var out bytes.Buffer
 	out.WriteString(`# Signals
@@ -51,7 +59,7 @@ what a Prometheus server that drops series has to keep.
 	var order []string
 	for _, s := range signals.Catalogue() {
 		var from []string
-		for _, names := range signals.Names([]*signals.Signal{s}) {
+		for _, names := range signals.Names(plansOf(s)) {
 			from = append(from, "`"+names[0]+"`")
 			if spellings[names[0]] == nil {
 				spellings[names[0]] = names

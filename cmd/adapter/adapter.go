@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -20,6 +20,7 @@ import (
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
 	"github.com/inference-metrics/adapter/internal/source/scrape"
@@ -44,25 +45,34 @@ func newAdapter(c *completed) (*adapter, error) {
 	}
 	var client kubernetes.Interface
 	var lister pods.Lister
-	var mirrors []*kube.Mirror
+	var mirrors []mirror
+	var groups pods.Groups = pods.NoGroups{}
 	if c.standalone {
 		lister = staticPods(c.pods)
 	} else {
 		if client, err = newClient(c.client); err != nil {
 			return nil, err
 		}
-		var mirror *kube.Mirror
-		mirror, lister = kube.NewPods(client)
-		mirrors = append(mirrors, mirror)
+		dynamicClient, err := dynamic.NewForConfig(c.client)
+		if err != nil {
+			return nil, fmt.Errorf("making a client of the cluster: %w", err)
+		}
+		var podMirror *kube.Mirror
+		podMirror, lister = kube.NewPods(client)
+		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, kube.DefaultKinds())
+		groups = workloads
+		mirrors = append(mirrors, podMirror, workloads)
 	}
+	parser := query.Parser{Window: c.params.Window}
 	if a.collector, err = collect.New(collect.Config{Source: src, Pods: lister, Params: c.params, Interval: c.collectInterval}); err != nil {
 		return nil, err
 	}
 	a.feeds = append(a.feeds, a.collector.Run)
 	if !c.standalone {
-		mirrors = append(mirrors, kube.NewHPAs(client, a.collector.SetStanding))
+		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { a.collector.SetStanding(plansOf(parser, named)) }))
 	}
-	if a.server, err = provider.NewServer(provider.New(a.collector, lister), c.server, c.client); err != nil {
+	served := provider.New(provider.Config{Snapshots: a.collector, Pods: lister, Groups: groups, Parser: parser})
+	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
 	}
 	for _, m := range mirrors {
@@ -83,6 +93,25 @@ func newAdapter(c *completed) (*adapter, error) {
 	return a, nil
 }
 
+// mirror is what is kept in memory of the cluster.
+type mirror interface {
+	Run(context.Context)
+	Synced() bool
+	String() string
+}
+
+// plansOf returns the plans of those metrics that are ours. One with a selector that we refuse is
+// refused again when it is asked for, where the HPA says so.
+func plansOf(parser query.Parser, named []kube.MetricRef) []*signals.Plan {
+	var plans []*signals.Plan
+	for _, m := range named {
+		if r, err := parser.ParseText(m.Name, m.Selector); err == nil {
+			plans = append(plans, r.Plan)
+		}
+	}
+	return plans
+}
+
 func (a *adapter) newSource(c *completed) (source.Source, error) {
 	if c.prometheusURL != "" {
 		return prometheus.New(prometheus.Config{
@@ -92,7 +121,7 @@ func (a *adapter) newSource(c *completed) (source.Source, error) {
 			ReplicaLabel:     c.prometheusReplicaLabel,
 		})
 	}
-	config := scrape.Config{Interval: c.scrapeInterval, Names: slices.Concat(signals.Names(signals.Catalogue())...)}
+	config := scrape.Config{Interval: c.scrapeInterval, Names: signals.AllNames()}
 	for _, t := range c.targets {
 		config.Targets = append(config.Targets, scrape.Target{Namespace: t.Namespace, Pod: t.Name, URL: t.url})
 	}
@@ -128,7 +157,7 @@ func staticPods(of []podLabels) pods.Lister {
 
 // synced makes the adapter Ready once the cluster's objects are known. It does not wait for samples:
 // else a restart while the source is down would leave the API without anybody to answer for it.
-func synced(m *kube.Mirror) healthz.HealthChecker {
+func synced(m mirror) healthz.HealthChecker {
 	return healthz.NamedCheck(m.String()+"-synced", func(*http.Request) error {
 		if !m.Synced() {
 			return fmt.Errorf("the %s of the cluster have not been read yet", m)

@@ -48,13 +48,13 @@ func BenchmarkCollect(b *testing.B) {
 				b.Fatal(err)
 			}
 			for _, s := range signals.Catalogue() {
-				c.Ask(s.Name)
+				_ = c.Ask(plan(s.Name))
 			}
 			ctx := context.Background()
 			for range 60 {
 				c.tick(ctx)
 			}
-			if got := c.Snapshot().Result("vllm_queue_depth", list[0]); !got.HasValue {
+			if got := c.Snapshot().Measure(query("vllm_queue_depth"), list[0]); !got.HasValue {
 				b.Fatalf("the benchmark measures a collection without values: %+v", got)
 			}
 			b.ReportMetric(float64(len(src.series))/float64(replicas), "series/replica")

@@ -38,7 +38,12 @@ const (
 type Config struct {
 	Source source.Source
 	Pods   pods.Lister
+	// Params are those of every pod, but for the objectives where SLO has others.
 	Params signals.Params
+	// SLO returns the objectives of a pod; nil for those of Params everywhere.
+	SLO func(*pods.Pod) signals.SLO
+	// Windows are those that queries may ask for, besides that of Params.
+	Windows []time.Duration
 	// Interval is the time between ticks; DefaultInterval when zero.
 	Interval time.Duration
 	// Timeout bounds one fetch; DefaultTimeout when zero.
@@ -56,6 +61,7 @@ type Collector struct {
 	source    source.Source
 	pods      pods.Lister
 	params    signals.Params
+	slo       func(*pods.Pod) signals.SLO
 	interval  time.Duration
 	timeout   time.Duration
 	retention time.Duration
@@ -69,12 +75,24 @@ type Collector struct {
 	synced time.Time       // when the newest fetch that succeeded began
 	offset time.Duration   // the source's clock less ours
 	failed bool
+	// exporters are the pods that have had series of an engine, and what owns them.
+	exporters map[types.UID]bool
 }
 
 // New returns a collector that has not ticked yet.
 func New(c Config) (*Collector, error) {
 	if err := c.Params.Validate(); err != nil {
 		return nil, fmt.Errorf("signal parameters: %w", err)
+	}
+	longest := c.Params.Window
+	for _, w := range c.Windows {
+		if w < signals.MinWindow || w > signals.MaxWindow {
+			return nil, fmt.Errorf("windows: %s is outside %s to %s", w, signals.MinWindow, signals.MaxWindow)
+		}
+		longest = max(longest, w)
+	}
+	if c.SLO == nil {
+		c.SLO = func(*pods.Pod) signals.SLO { return c.Params.SLO }
 	}
 	if c.Interval < 0 || c.Timeout < 0 {
 		return nil, errors.New("the collection interval and timeout must not be negative")
@@ -85,11 +103,12 @@ func New(c Config) (*Collector, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
-	retention := max(minRetention, 2*c.Params.Window)
+	retention := max(minRetention, 2*longest)
 	col := &Collector{
 		source:    c.Source,
 		pods:      c.Pods,
 		params:    c.Params,
+		slo:       c.SLO,
 		interval:  c.Interval,
 		timeout:   c.Timeout,
 		retention: retention,
@@ -97,27 +116,34 @@ func New(c Config) (*Collector, error) {
 		metrics:   newMetrics(),
 		store:     window.New(retention, signals.GroupOf),
 		known:     map[string]bool{},
+		exporters: map[types.UID]bool{},
 	}
-	col.current.Store(&Snapshot{next: c.Interval})
+	col.current.Store(&Snapshot{next: c.Interval, params: c.Params})
 	return col, nil
 }
 
 // Snapshot returns the newest snapshot. It is never nil; before the first tick it is empty.
 func (c *Collector) Snapshot() *Snapshot { return c.current.Load() }
 
-// Ask says that somebody asked for a signal: it is collected for the next ten minutes. A signal
-// that is not in the current snapshot is collected at once.
-func (c *Collector) Ask(signal string) {
-	c.demand.ask(signal, time.Now())
-	if !c.Snapshot().Collected(signal) {
+// ErrCrowded says that too many different queries have been asked lately.
+var ErrCrowded = fmt.Errorf("more than %d different queries have been asked in the last %s: ask with fewer different parameters", maxAsked, askedFor)
+
+// Ask says that somebody asked a query: it is collected for the next ten minutes. One that is not in
+// the current snapshot is collected at once. It fails only when there is no room for another query.
+func (c *Collector) Ask(plan *signals.Plan) error {
+	if !c.demand.ask(plan, time.Now()) {
+		return ErrCrowded
+	}
+	if !c.Snapshot().Collected(plan.Query) {
 		c.demand.hurry()
 	}
+	return nil
 }
 
-// SetStanding says which signals are asked for by objects of the cluster; they are collected until
-// it is called again. Names that are not in the catalogue are ignored.
-func (c *Collector) SetStanding(names []string) {
-	if c.demand.setStanding(names) {
+// SetStanding says which queries objects of the cluster ask; they are collected until it is called
+// again.
+func (c *Collector) SetStanding(plans []*signals.Plan) {
+	if c.demand.setStanding(plans) {
 		c.demand.hurry()
 	}
 }
@@ -148,11 +174,11 @@ func (c *Collector) Run(ctx context.Context) error {
 // tick makes one snapshot.
 func (c *Collector) tick(ctx context.Context) {
 	began := time.Now()
-	sigs := c.demand.signals(began)
+	plans := c.demand.plans(began)
 	refused := c.store.Dropped()
 	var err error
-	if len(sigs) > 0 {
-		err = c.fetch(ctx, signals.Names(sigs))
+	if len(plans) > 0 {
+		err = c.fetch(ctx, signals.Names(plans))
 		if ctx.Err() != nil {
 			return
 		}
@@ -164,10 +190,10 @@ func (c *Collector) tick(ctx context.Context) {
 	} else {
 		c.store.Hold(at)
 	}
-	snap := c.evaluate(sigs, now, err)
+	snap := c.evaluate(plans, now, err)
 	c.current.Store(snap)
 	series, samples := c.store.Stats()
-	c.metrics.observe(snap, sigs, time.Since(began), series, samples, c.store.Dropped()-refused)
+	c.metrics.observe(snap, plans, time.Since(began), series, samples, c.store.Dropped()-refused)
 }
 
 // fetch brings the store up to date: what is new of the names it knows, and the whole past of the
@@ -216,39 +242,63 @@ func (c *Collector) forget(demanded ...[]string) {
 	}
 }
 
-// evaluate computes the signals of every pod that can have any. err is what the fetch before it met.
-func (c *Collector) evaluate(sigs []*signals.Signal, now time.Time, err error) *Snapshot {
+// evaluate measures every pod that can have values, and every pool. err is what the fetch before it met.
+func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *Snapshot {
 	snap := &Snapshot{
-		Taken:    now,
-		Err:      err,
-		next:     c.interval,
-		valid:    c.interval + c.timeout + overlap,
-		demanded: make(map[string]int, len(sigs)),
-		results:  map[types.NamespacedName]podResults{},
+		Taken:     now,
+		Err:       err,
+		params:    c.params,
+		next:      c.interval,
+		valid:     c.interval + c.timeout + overlap,
+		demanded:  make(map[signals.Query]int, len(plans)),
+		results:   map[types.NamespacedName]measured{},
+		pools:     map[types.NamespacedName]measured{},
+		exporters: map[types.UID]bool{},
 	}
-	for i, s := range sigs {
-		snap.demanded[s.Name] = i
+	for i, p := range plans {
+		snap.demanded[p.Query] = i
 	}
-	if len(sigs) == 0 {
+	if len(plans) == 0 {
 		return snap
 	}
 	c.pods.All(func(p *pods.Pod) {
-		if p.Gone || !p.WasReady {
+		if p.Gone {
 			return
 		}
-		at := signals.At{Now: now.Add(c.offset), Partial: err != nil}
+		key := signals.GroupKey(p.Namespace, p.Name)
+		series := c.store.Group(key)
+		if len(series) == 0 && !c.exporters[p.UID] && (p.Owner == "" || !c.exporters[p.Owner]) {
+			return // most pods of a cluster are no engines
+		}
+		snap.exporters[p.UID], snap.exporters[p.Owner] = true, true
+		if !p.WasReady {
+			return
+		}
+		at := c.instant(key, p.Name, now, err)
 		if !p.Start.IsZero() {
 			at.Start = p.Start.Add(c.offset)
 		}
 		if !p.ReadySince.IsZero() {
 			at.Ready = p.ReadySince.Add(c.offset)
 		}
-		key := signals.GroupKey(p.Namespace, p.Name)
-		at.Truncated = !c.store.Whole(key, at.Now.Add(-c.retention).UnixMilli())
-		series := c.store.Group(key)
-		snap.results[p.NamespacedName] = podResults{uid: p.UID, values: signals.Evaluate(sigs, series, at, c.params)}
+		params := c.params
+		params.SLO = c.slo(p)
+		snap.results[p.NamespacedName] = measured{uid: p.UID, values: signals.Evaluate(plans, series, at, params)}
 	})
+	c.exporters = snap.exporters
+	for key := range c.store.Groups() {
+		if namespace, pool, ok := signals.PoolOf(key); ok {
+			at := c.instant(key, pool, now, err)
+			snap.pools[types.NamespacedName{Namespace: namespace, Name: pool}] = measured{values: signals.Evaluate(plans, c.store.Group(key), at, c.params)}
+		}
+	}
 	return snap
+}
+
+func (c *Collector) instant(key, name string, now time.Time, err error) signals.At {
+	at := signals.At{Now: now.Add(c.offset), Pod: name, Partial: err != nil}
+	at.Truncated = !c.store.Whole(key, at.Now.Add(-c.retention).UnixMilli())
+	return at
 }
 
 // report logs when the source is lost, and when it is back.

@@ -24,6 +24,24 @@ import (
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
+func query(signal string) signals.Query { return signals.Query{Signal: signal} }
+
+func plan(signal string) *signals.Plan {
+	p, err := signals.Prepare(query(signal))
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func plans(names ...string) []*signals.Plan {
+	var out []*signals.Plan
+	for _, n := range names {
+		out = append(out, plan(n))
+	}
+	return out
+}
+
 // fakeSource has one sample of every series at every multiple of its interval on its own clock.
 type fakeSource struct {
 	mu     sync.Mutex // to change it while it is fetched from
@@ -140,15 +158,15 @@ func TestCollectsWhatIsDemanded(t *testing.T) {
 		if len(src.fetched()) != 0 {
 			t.Fatalf("fetched without demand: %v", src.fetched())
 		}
-		if c.Snapshot().Collected("vllm_queue_depth") {
+		if c.Snapshot().Collected(query("vllm_queue_depth")) {
 			t.Fatal("collected without demand")
 		}
 
 		// A request asks: the next tick comes at once, with the whole past of what it needs.
 		time.Sleep(2 * time.Second)
-		c.Ask("vllm_queue_depth")
+		_ = c.Ask(plan("vllm_queue_depth"))
 		synctest.Wait()
-		if got := c.Snapshot().Result("vllm_queue_depth", pod()[0]); got.State != signals.Value || got.Value != 7 {
+		if got := c.Snapshot().Measure(query("vllm_queue_depth"), pod()[0]); got.State != signals.Value || got.Value != 7 {
 			t.Fatalf("Result = %+v, want 7", got)
 		}
 		if len(src.fetched()) != 1 || src.fetched()[0].lookback != c.retention {
@@ -170,21 +188,21 @@ func TestCollectsWhatIsDemanded(t *testing.T) {
 		// Ten minutes after the last request the demand ends.
 		time.Sleep(askedFor + DefaultInterval)
 		synctest.Wait()
-		if c.Snapshot().Collected("vllm_queue_depth") {
+		if c.Snapshot().Collected(query("vllm_queue_depth")) {
 			t.Error("still collected ten minutes after it was asked for")
 		}
 
 		// An HPA's demand stands until it is withdrawn.
-		c.SetStanding([]string{"vllm_ttft_p99_seconds", "cpu", "vllm_ttft_p99_seconds"})
+		c.SetStanding(plans("vllm_ttft_p99_seconds", "vllm_ttft_p99_seconds"))
 		time.Sleep(2 * askedFor)
 		synctest.Wait()
-		if !c.Snapshot().Collected("vllm_ttft_p99_seconds") {
+		if !c.Snapshot().Collected(query("vllm_ttft_p99_seconds")) {
 			t.Error("a standing demand is not collected")
 		}
 		c.SetStanding(nil)
 		time.Sleep(DefaultInterval)
 		synctest.Wait()
-		if c.Snapshot().Collected("vllm_ttft_p99_seconds") {
+		if c.Snapshot().Collected(query("vllm_ttft_p99_seconds")) {
 			t.Error("collected after the HPA is gone")
 		}
 	})
@@ -207,7 +225,7 @@ func TestOneFetchForEverybody(t *testing.T) {
 		for range 200 { // as many HPAs
 			names = append(names, "vllm_queue_depth", "vllm_inflight_requests")
 		}
-		c.SetStanding(names)
+		c.SetStanding(plans(names...))
 		time.Sleep(3 * DefaultInterval)
 		synctest.Wait()
 		src.change(func() { src.fetches = nil })
@@ -216,12 +234,12 @@ func TestOneFetchForEverybody(t *testing.T) {
 		if len(src.fetched()) != 1 {
 			t.Fatalf("%d fetches in one tick, want 1", len(src.fetched()))
 		}
-		want := slices.Sorted(slices.Values(slices.Concat(signals.Names([]*signals.Signal{signals.Lookup("vllm_inflight_requests")})...)))
+		want := slices.Sorted(slices.Values(slices.Concat(signals.Names(plans("vllm_inflight_requests"))...)))
 		if diff := gocmp.Diff(want, src.fetched()[0].names); diff != "" {
 			t.Errorf("names (-want +got):\n%s", diff)
 		}
 		for i, p := range all {
-			if got := c.Snapshot().Result("vllm_queue_depth", p); got.Value != float64(i) || !got.HasValue {
+			if got := c.Snapshot().Measure(query("vllm_queue_depth"), p); got.Value != float64(i) || !got.HasValue {
 				t.Fatalf("pod %d: %+v", i, got)
 			}
 		}
@@ -232,12 +250,12 @@ func TestSourceLost(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
 	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
 	inBubble(t, src, pod, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		p := readyPod("a", time.Hour)
-		result := func() signals.Result {
+		result := func() signals.Measure {
 			synctest.Wait()
-			return c.Snapshot().Result("vllm_queue_depth", p)
+			return c.Snapshot().Measure(query("vllm_queue_depth"), p)
 		}
 		if got := result(); got.Value != 7 {
 			t.Fatalf("before: %+v", got)
@@ -280,11 +298,11 @@ func TestSourceAnswersInPart(t *testing.T) {
 	src := &fakeSource{series: both}
 	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
 	inBubble(t, src, pod, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
-		result := func() signals.Result {
+		result := func() signals.Measure {
 			synctest.Wait()
-			return c.Snapshot().Result("vllm_queue_depth", readyPod("a", time.Hour))
+			return c.Snapshot().Measure(query("vllm_queue_depth"), readyPod("a", time.Hour))
 		}
 		if got := result(); got.Value != 43 {
 			t.Fatalf("before: %+v", got)
@@ -309,7 +327,7 @@ func TestStuckCollectionAges(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
 	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
 	inBubble(t, src, pod, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		snap := c.Snapshot()
@@ -320,7 +338,7 @@ func TestStuckCollectionAges(t *testing.T) {
 			t.Errorf("a fetch that hangs was not given up: %v", c.Snapshot().Err)
 		}
 		time.Sleep(time.Minute)
-		if got := snap.Result("vllm_queue_depth", readyPod("a", time.Hour)); got.HasValue {
+		if got := snap.Measure(query("vllm_queue_depth"), readyPod("a", time.Hour)); got.HasValue {
 			t.Errorf("a snapshot of a minute ago answers %+v", got)
 		}
 	})
@@ -339,17 +357,17 @@ func TestWhichPodsAnswer(t *testing.T) {
 		return []*pods.Pod{readyPod("a", time.Hour), loading, going, lost}
 	}
 	inBubble(t, src, list, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		for name, want := range map[string]bool{"a": true, "loading": false, "going": false, "lost": true} {
-			if got := c.Snapshot().Result("vllm_queue_depth", readyPod(name, time.Hour)); got.HasValue != want {
+			if got := c.Snapshot().Measure(query("vllm_queue_depth"), readyPod(name, time.Hour)); got.HasValue != want {
 				t.Errorf("%s: %+v, want a value: %v", name, got, want)
 			}
 		}
 		again := readyPod("a", time.Hour)
 		again.UID = "another"
-		if got := c.Snapshot().Result("vllm_queue_depth", again); got.HasValue {
+		if got := c.Snapshot().Measure(query("vllm_queue_depth"), again); got.HasValue {
 			t.Errorf("a pod that took over the name answers %+v", got)
 		}
 	})
@@ -362,16 +380,16 @@ func TestSkewedClock(t *testing.T) {
 		src := &fakeSource{skew: skew, series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
 		young := func() []*pods.Pod { return []*pods.Pod{readyPod("a", 30*time.Second)} }
 		inBubble(t, src, young, func(c *Collector) {
-			c.SetStanding([]string{"vllm_queue_depth"})
+			c.SetStanding(plans("vllm_queue_depth"))
 			time.Sleep(2 * DefaultInterval)
 			synctest.Wait()
-			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.Value != 7 {
+			if got := c.Snapshot().Measure(query("vllm_queue_depth"), readyPod("a", 0)); got.Value != 7 {
 				t.Errorf("skew %s: %+v, want 7", skew, got)
 			}
 			src.change(func() { src.series = nil })
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
-			if got := c.Snapshot().Result("vllm_queue_depth", readyPod("a", 0)); got.HasValue {
+			if got := c.Snapshot().Measure(query("vllm_queue_depth"), readyPod("a", 0)); got.HasValue {
 				t.Errorf("skew %s: 30 s without samples answers %+v", skew, got)
 			}
 		})
@@ -386,12 +404,12 @@ func TestSlowScrapes(t *testing.T) {
 			src := &fakeSource{every: every, series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}
 			list := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
 			inBubble(t, src, list, func(c *Collector) {
-				c.SetStanding([]string{"vllm_queue_depth"})
+				c.SetStanding(plans("vllm_queue_depth"))
 				time.Sleep(16 * time.Minute)
 				for range 30 {
 					time.Sleep(10 * time.Second)
 					synctest.Wait()
-					got := c.Snapshot().Result("vllm_queue_depth", list()[0])
+					got := c.Snapshot().Measure(query("vllm_queue_depth"), list()[0])
 					if got.State != signals.Value || got.Value != 7 || got.Window != 0 {
 						t.Fatalf("%+v, want 7 as it is now", got)
 					}
@@ -411,25 +429,26 @@ func TestPodWithTooManySeries(t *testing.T) {
 	}
 	list := func() []*pods.Pod { return []*pods.Pod{readyPod("hostile", time.Hour), readyPod("modest", time.Hour)} }
 	inBubble(t, src, list, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
-		if got := c.Snapshot().Result("vllm_queue_depth", list()[0]); got.HasValue || !strings.Contains(got.Reason, "more series") {
+		if got := c.Snapshot().Measure(query("vllm_queue_depth"), list()[0]); got.HasValue || !strings.Contains(got.Reason, "more series") {
 			t.Errorf("hostile: %+v, want that it has more series than are kept", got)
 		}
-		if got := c.Snapshot().Result("vllm_queue_depth", list()[1]); got.Value != 7 {
+		if got := c.Snapshot().Measure(query("vllm_queue_depth"), list()[1]); got.Value != 7 {
 			t.Errorf("modest: %+v, want 7", got)
 		}
 	})
 }
 
+// A pod that never had a series of an engine is no replica.
 func TestMetrics(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7), gauge("vllm:num_requests_waiting", "b", 0)}}
 	list := func() []*pods.Pod {
 		return []*pods.Pod{readyPod("a", time.Hour), readyPod("b", time.Hour), readyPod("c", time.Hour)}
 	}
 	inBubble(t, src, list, func(c *Collector) {
-		c.SetStanding([]string{"vllm_queue_depth"})
+		c.SetStanding(plans("vllm_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		reg := prometheus.NewRegistry()
@@ -437,11 +456,11 @@ func TestMetrics(t *testing.T) {
 			reg.MustRegister(m)
 		}
 		want := `
-# HELP inference_metrics_adapter_replicas Replicas by signal and by the state the signal is in: value, idle, stalled or unknown.
+# HELP inference_metrics_adapter_replicas Replicas that export, or have exported, series of an engine, by signal and by the state the signal is in: value, idle, stalled or unknown.
 # TYPE inference_metrics_adapter_replicas gauge
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="idle"} 1
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="stalled"} 0
-inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="unknown"} 1
+inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="unknown"} 0
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="value"} 1
 # HELP inference_metrics_adapter_source_up 1 when the newest collection could read the source, 0 when not.
 # TYPE inference_metrics_adapter_source_up gauge

@@ -1,65 +1,127 @@
 package collect
 
 import (
+	"cmp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
-// askedFor is how long a signal is collected after somebody asked for it.
+// askedFor is how long a query is collected after somebody asked it.
 const askedFor = 10 * time.Minute
 
-// demand knows which signals are wanted. Asking is on the path of every request: it takes no lock.
+// maxAsked bounds the different queries that are collected because somebody asked them: parameters are
+// free, and each query costs an evaluation of every pod. What HPAs name comes on top.
+const maxAsked = 1000
+
+// demand knows which queries are wanted. Asking is on the path of every request: where the query is
+// known it takes no lock.
 type demand struct {
-	asked    map[string]*atomic.Int64 // Unix seconds of the newest request; every signal has one
-	standing atomic.Pointer[[]string]
+	asked    sync.Map // signals.Query to *asked
+	mu       sync.Mutex
+	count    int // of asked
+	standing atomic.Pointer[map[signals.Query]*signals.Plan]
 	wake     chan struct{}
 }
 
+// asked is a query that somebody asked.
+type asked struct {
+	plan *signals.Plan
+	last atomic.Int64 // Unix seconds of the newest request
+}
+
 func newDemand() *demand {
-	d := &demand{asked: map[string]*atomic.Int64{}, wake: make(chan struct{}, 1)}
-	for _, s := range signals.Catalogue() {
-		d.asked[s.Name] = new(atomic.Int64)
-	}
-	d.standing.Store(new([]string))
+	d := &demand{wake: make(chan struct{}, 1)}
+	d.standing.Store(&map[signals.Query]*signals.Plan{})
 	return d
 }
 
-func (d *demand) ask(signal string, now time.Time) {
-	if at, ok := d.asked[signal]; ok {
-		if s := now.Unix(); at.Load() != s {
-			at.Store(s)
-		}
+// ask reports whether there was room for the query.
+func (d *demand) ask(plan *signals.Plan, now time.Time) bool {
+	if d.touch(plan, now) {
+		return true
 	}
+	if _, ok := (*d.standing.Load())[plan.Query]; ok {
+		return true // it needs no place of its own
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.touch(plan, now) {
+		return true
+	}
+	if d.count >= maxAsked {
+		return false
+	}
+	a := &asked{plan: plan}
+	a.last.Store(now.Unix())
+	d.asked.Store(plan.Query, a)
+	d.count++
+	return true
+}
+
+func (d *demand) touch(plan *signals.Plan, now time.Time) bool {
+	v, ok := d.asked.Load(plan.Query)
+	if !ok {
+		return false
+	}
+	if a, s := v.(*asked), now.Unix(); a.last.Load() != s {
+		a.last.Store(s)
+	}
+	return true
 }
 
 // setStanding reports whether the standing demand changed.
-func (d *demand) setStanding(names []string) bool {
-	var known []string
-	for _, n := range names {
-		if _, ok := d.asked[n]; ok {
-			known = append(known, n)
+func (d *demand) setStanding(plans []*signals.Plan) bool {
+	next := make(map[signals.Query]*signals.Plan, len(plans))
+	for _, p := range plans {
+		next[p.Query] = p
+	}
+	old := *d.standing.Swap(&next)
+	if len(old) != len(next) {
+		return true
+	}
+	for q := range next {
+		if old[q] == nil {
+			return true
 		}
 	}
-	slices.Sort(known)
-	known = slices.Compact(known)
-	old := d.standing.Swap(&known)
-	return !slices.Equal(*old, known)
+	return false
 }
 
-// signals returns what is wanted now, in the order of the catalogue.
-func (d *demand) signals(now time.Time) []*signals.Signal {
+// plans returns what is wanted now, in a fixed order, and forgets what is no longer.
+func (d *demand) plans(now time.Time) []*signals.Plan {
+	var out []*signals.Plan
 	standing := *d.standing.Load()
-	var out []*signals.Signal
-	for _, s := range signals.Catalogue() {
-		_, stands := slices.BinarySearch(standing, s.Name)
-		asked := d.asked[s.Name].Load()
-		if stands || (asked > 0 && now.Sub(time.Unix(asked, 0)) < askedFor) {
-			out = append(out, s)
-		}
+	for _, p := range standing {
+		out = append(out, p)
 	}
+	d.asked.Range(func(q, v any) bool {
+		a := v.(*asked)
+		switch {
+		case now.Sub(time.Unix(a.last.Load(), 0)) >= askedFor:
+			d.mu.Lock()
+			d.asked.Delete(q)
+			d.count--
+			d.mu.Unlock()
+		case standing[a.plan.Query] == nil:
+			out = append(out, a.plan)
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b *signals.Plan) int {
+		return cmp.Or(
+			cmp.Compare(a.Query.Signal, b.Query.Signal),
+			cmp.Compare(a.Where, b.Where),
+			cmp.Compare(a.Quantile, b.Quantile),
+			cmp.Compare(a.Query.Window, b.Query.Window),
+			cmp.Compare(a.SLO.TTFT, b.SLO.TTFT),
+			cmp.Compare(a.SLO.TPOT, b.SLO.TPOT),
+			cmp.Compare(a.SLO.E2E, b.SLO.E2E),
+		)
+	})
 	return out
 }
 

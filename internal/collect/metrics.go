@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
@@ -49,7 +50,7 @@ func newMetrics() *metrics {
 		}),
 		replicas: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "replicas",
-			Help: "Replicas by signal and by the state the signal is in: value, idle, stalled or unknown.",
+			Help: "Replicas that export, or have exported, series of an engine, by signal and by the state the signal is in: value, idle, stalled or unknown.",
 		}, []string{"signal", "state"}),
 	}
 }
@@ -59,7 +60,7 @@ func (m *metrics) all() []prometheus.Collector {
 }
 
 // observe takes one tick; refused is how many samples it refused.
-func (m *metrics) observe(snap *Snapshot, sigs []*signals.Signal, took time.Duration, series, samples int, refused uint64) {
+func (m *metrics) observe(snap *Snapshot, plans []*signals.Plan, took time.Duration, series, samples int, refused uint64) {
 	m.ticks.Observe(took.Seconds())
 	m.refused.Add(float64(refused))
 	if snap.Err != nil {
@@ -71,16 +72,21 @@ func (m *metrics) observe(snap *Snapshot, sigs []*signals.Signal, took time.Dura
 	m.series.Set(float64(series))
 	m.samples.Set(float64(samples))
 
-	counts := make([][signals.Stalled + 1]int, len(sigs))
-	for _, r := range snap.results {
-		for i, v := range r.values {
-			counts[i][v.State]++
+	counts := make([][signals.Stalled + 1]int, len(plans))
+	for _, of := range []map[types.NamespacedName]measured{snap.results, snap.pools} {
+		for _, r := range of {
+			for i, v := range r.values {
+				counts[i][v.State]++
+			}
 		}
 	}
 	m.replicas.Reset()
-	for i, s := range sigs {
+	for i, p := range plans {
+		if i > 0 && plans[i-1].Query.Signal == p.Query.Signal {
+			continue // the same signal with parameters
+		}
 		for state, n := range counts[i] {
-			m.replicas.WithLabelValues(s.Name, signals.State(state).String()).Set(float64(n))
+			m.replicas.WithLabelValues(p.Query.Signal, signals.State(state).String()).Set(float64(n))
 		}
 	}
 }

@@ -156,14 +156,17 @@ func TestMetricsOfHPAsAreFollowed(t *testing.T) {
 		return autoscalingv2.MetricIdentifier{Name: name}
 	}
 	queue := autoscalingv2.MetricSpec{Pods: &autoscalingv2.PodsMetricSource{Metric: named("vllm_queue_depth")}}
-	ttft := autoscalingv2.MetricSpec{Object: &autoscalingv2.ObjectMetricSource{Metric: named("vllm_ttft_p99_seconds")}}
+	ttft := autoscalingv2.MetricSpec{Object: &autoscalingv2.ObjectMetricSource{Metric: autoscalingv2.MetricIdentifier{
+		Name:     "vllm_ttft_seconds",
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"quantile": "0.95", "model": "llama"}},
+	}}}
 	gateway := autoscalingv2.MetricSpec{External: &autoscalingv2.ExternalMetricSource{Metric: named("gateway_queue")}}
 	cpu := autoscalingv2.MetricSpec{Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU}}
 
 	client := fake.NewClientset(hpa("one", queue, cpu), hpa("two", queue, ttft))
-	changes := make(chan []string, 10)
-	ctx := run(t, NewHPAs(client, func(metrics []string) { changes <- metrics }))
-	expect := func(want ...string) {
+	changes := make(chan []MetricRef, 10)
+	ctx := run(t, NewHPAs(client, func(metrics []MetricRef) { changes <- metrics }))
+	expect := func(want ...MetricRef) {
 		t.Helper()
 		select {
 		case got := <-changes:
@@ -174,7 +177,7 @@ func TestMetricsOfHPAsAreFollowed(t *testing.T) {
 			t.Fatalf("was not told of %v", want)
 		}
 	}
-	expect("vllm_queue_depth", "vllm_ttft_p99_seconds")
+	expect(MetricRef{Name: "vllm_queue_depth"}, MetricRef{"vllm_ttft_seconds", "model=llama,quantile=0.95"})
 	eventually(t, func() bool { return watched(client, "horizontalpodautoscalers") })
 
 	api := client.AutoscalingV2().HorizontalPodAutoscalers("serving")
@@ -185,11 +188,11 @@ func TestMetricsOfHPAsAreFollowed(t *testing.T) {
 	if _, err := api.Create(ctx, hpa("three", gateway), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expect("gateway_queue", "vllm_queue_depth", "vllm_ttft_p99_seconds")
+	expect(MetricRef{Name: "gateway_queue"}, MetricRef{Name: "vllm_queue_depth"}, MetricRef{"vllm_ttft_seconds", "model=llama,quantile=0.95"})
 	if _, err := api.Update(ctx, hpa("two", cpu), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expect("gateway_queue")
+	expect(MetricRef{Name: "gateway_queue"})
 }
 
 // A watch that broke off is followed by a new list: what is not in it has gone meanwhile.
@@ -202,21 +205,21 @@ func TestListsReplace(t *testing.T) {
 		t.Error("the pods are not those of the newer list")
 	}
 
-	var told []string
-	h := &hpaObjects{onChange: func(metrics []string) { told = metrics }, metrics: map[types.NamespacedName][]string{}}
+	var told []MetricRef
+	h := &hpaObjects{onChange: func(metrics []MetricRef) { told = metrics }, metrics: map[types.NamespacedName][]MetricRef{}}
 	object := func(name, metric string) *autoscalingv2.HorizontalPodAutoscaler {
 		return hpa(name, autoscalingv2.MetricSpec{Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: metric}}})
 	}
 	h.replace([]*autoscalingv2.HorizontalPodAutoscaler{object("one", "vllm_goodput"), object("two", "vllm_queue_depth")})
 	h.replace([]*autoscalingv2.HorizontalPodAutoscaler{object("two", "vllm_queue_depth")})
-	if diff := cmp.Diff([]string{"vllm_queue_depth"}, told); diff != "" {
+	if diff := cmp.Diff([]MetricRef{{Name: "vllm_queue_depth"}}, told); diff != "" {
 		t.Errorf("metrics in use (-want +got):\n%s", diff)
 	}
 }
 
 func TestNoHPAIsToldToo(t *testing.T) {
-	changes := make(chan []string, 1)
-	mirror := NewHPAs(fake.NewClientset(), func(metrics []string) { changes <- metrics })
+	changes := make(chan []MetricRef, 1)
+	mirror := NewHPAs(fake.NewClientset(), func(metrics []MetricRef) { changes <- metrics })
 	run(t, mirror)
 	select {
 	case got := <-changes:

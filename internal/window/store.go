@@ -13,6 +13,8 @@
 package window
 
 import (
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -196,6 +198,9 @@ func (s *Store) Group(name string) []*Series {
 	}
 	return g.series
 }
+
+// Groups returns the names of the groups, in no order.
+func (s *Store) Groups() iter.Seq[string] { return maps.Keys(s.groups) }
 
 // Whole reports whether the group has had room for all its series since from. What is computed from
 // the series of one that has not may lack a part.

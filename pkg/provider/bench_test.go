@@ -26,7 +26,7 @@ func podMetricRequest(tb testing.TB, n int) (http.Handler, func(accept string) *
 		src.values[p.Name] = queue(float64(i) * 1.37)
 	}
 	lister := pods.NewStatic(list)
-	h := newHandler(tb, New(snapshotOf(tb, src, lister, queueDepth), lister))
+	h := newHandler(tb, ofPods(snapshotOf(tb, src, lister, queueDepth), lister))
 	return h, func(accept string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, root+"/v1beta2"+podsPath+"%2A/vllm_queue_depth?labelSelector=app%3Dvllm%2Crole%3Ddecode", nil)
 		r.Header.Set("Accept", accept)

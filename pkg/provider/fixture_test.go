@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
@@ -59,24 +61,52 @@ type fixed struct {
 	snapshot *collect.Snapshot
 	mu       sync.Mutex
 	asked    []string
+	refuse   error // what Ask answers
 }
 
 func (f *fixed) Snapshot() *collect.Snapshot { return f.snapshot }
 
-func (f *fixed) Ask(signal string) {
+func (f *fixed) Ask(plan *signals.Plan) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = append(f.asked, signal)
+	f.asked = append(f.asked, plan.Query.Signal)
+	return f.refuse
+}
+
+// plans prepares queries without parameters, and those of texts such as vllm_queue_depth{engine=0}.
+func plans(t testing.TB, texts ...string) []*signals.Plan {
+	t.Helper()
+	var out []*signals.Plan
+	for _, text := range texts {
+		name, where, _ := strings.Cut(strings.TrimSuffix(text, "}"), "{")
+		selector, err := labels.Parse(where)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := parser.Parse(name, selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, r.Plan)
+	}
+	return out
+}
+
+var parser = query.Parser{Window: signals.DefaultParams().Window, Windows: []time.Duration{2 * time.Minute}}
+
+// ofPods returns a provider of pods only.
+func ofPods(f *fixed, lister pods.Lister) *Provider {
+	return New(Config{Snapshots: f, Pods: lister, Groups: pods.NoGroups{}, Parser: parser})
 }
 
 // snapshotOf collects the named signals once.
 func snapshotOf(t testing.TB, src *gauges, lister pods.Lister, names ...string) *fixed {
 	t.Helper()
-	c, err := collect.New(collect.Config{Source: src, Pods: lister, Params: signals.DefaultParams(), Interval: time.Hour})
+	c, err := collect.New(collect.Config{Source: src, Pods: lister, Params: signals.DefaultParams(), Windows: parser.Windows, Interval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetStanding(names)
+	c.SetStanding(plans(t, names...))
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -1,14 +1,16 @@
 // Package provider answers the custom metrics API from the collector's snapshots.
 //
-// A request reads two things that are in memory already, the pods and the newest snapshot; it makes
-// no LIST and no query. The package holds to the project's first law at the edge where an HPA would
-// be harmed: what has no value is left out of a list or answered with an error that says why, never
-// with a zero.
+// A request reads what is in memory already, the pods, the objects they belong to and the newest
+// snapshot; it makes no LIST and no query. The package holds to the project's first law at the edge where
+// an HPA would be harmed: what has no value is left out of a list or answered with an error that says
+// why, never with a zero.
 package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
@@ -28,26 +31,42 @@ import (
 type Snapshots interface {
 	// Snapshot returns the newest snapshot, never nil.
 	Snapshot() *collect.Snapshot
-	// Ask says that somebody asked for a signal. It is called for every request.
-	Ask(signal string)
+	// Ask says that somebody asked a query. It is called for every request.
+	Ask(plan *signals.Plan) error
 }
 
-// Provider serves every signal of the catalogue on pods.
+// Config is what a Provider answers from.
+type Config struct {
+	Snapshots Snapshots
+	Pods      pods.Lister
+	Groups    pods.Groups
+	Parser    query.Parser
+	// RoleLabels are labels of pods that tell their role, besides the well-known ones.
+	RoleLabels []string
+}
+
+// Provider serves every signal of the catalogue, on pods and on the objects that stand for groups of them.
 type Provider struct {
-	snapshots Snapshots
-	pods      pods.Lister
-	served    []provider.CustomMetricInfo
+	Config
+	served []provider.CustomMetricInfo
 }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// New returns a provider of what the snapshots hold for the pods.
-func New(snapshots Snapshots, lister pods.Lister) *Provider {
-	p := &Provider{snapshots: snapshots, pods: lister}
+// New returns a provider.
+func New(c Config) *Provider {
+	p := &Provider{Config: c}
 	for _, s := range signals.Catalogue() {
-		p.served = append(p.served, provider.CustomMetricInfo{GroupResource: podResource, Namespaced: true, Metric: s.Name})
+		if !s.OfPool() {
+			p.served = append(p.served, provider.CustomMetricInfo{GroupResource: podResource, Namespaced: true, Metric: s.Name})
+		}
+		for _, kind := range c.Groups.Kinds() {
+			if !s.OfPool() || isPool(kind) {
+				p.served = append(p.served, provider.CustomMetricInfo{GroupResource: kind, Namespaced: kind != pods.Namespaces, Metric: s.Name})
+			}
+		}
 	}
 	return p
 }
@@ -56,20 +75,24 @@ func New(snapshots Snapshots, lister pods.Lister) *Provider {
 // data would be empty while the source is down.
 func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo { return p.served }
 
-// GetMetricByName returns a signal of one pod.
+// GetMetricByName returns a signal of one pod, or of one object.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	if err := p.ask(info, metricSelector); err != nil {
+	r, err := p.ask(info, metricSelector)
+	if err != nil {
 		return nil, err
 	}
-	pod := p.pods.Get(name.Namespace, name.Name)
+	if info.GroupResource != podResource {
+		return p.ofObject(pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}, r)
+	}
+	pod := p.Pods.Get(name.Namespace, name.Name)
 	if pod == nil {
 		return nil, notFound("%s: there is no pod %s in namespace %s", info.Metric, name.Name, name.Namespace)
 	}
-	snapshot := p.snapshots.Snapshot()
-	if err := collected(snapshot, info.Metric); err != nil {
+	snapshot := p.Snapshots.Snapshot()
+	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
-	item, why := value(snapshot, info.Metric, pod)
+	item, why := p.ofPod(snapshot, r, pod)
 	if why != nil {
 		var none reasons
 		none.add(*why)
@@ -78,25 +101,29 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 	return &item, nil
 }
 
-// GetMetricBySelector returns a signal of the selected pods that have a value. An HPA counts those
-// left out as missing, which is the safe side.
+// GetMetricBySelector returns a signal of the selected pods or objects that have a value. An HPA counts
+// the pods left out as missing, which is the safe side.
 func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	if err := p.ask(info, metricSelector); err != nil {
+	r, err := p.ask(info, metricSelector)
+	if err != nil {
 		return nil, err
 	}
+	if info.GroupResource != podResource {
+		return p.ofObjects(info.GroupResource, namespace, selector, r)
+	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
-	selected := p.pods.Select(namespace, selector)
+	selected := p.Pods.Select(namespace, selector)
 	if len(selected) == 0 {
 		return list, nil
 	}
-	snapshot := p.snapshots.Snapshot()
-	if err := collected(snapshot, info.Metric); err != nil {
+	snapshot := p.Snapshots.Snapshot()
+	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
 	list.Items = make([]custom_metrics.MetricValue, 0, len(selected))
 	var none reasons
 	for _, pod := range selected {
-		item, why := value(snapshot, info.Metric, pod)
+		item, why := p.ofPod(snapshot, r, pod)
 		if why != nil {
 			none.add(*why)
 			continue
@@ -109,28 +136,45 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
-// ask tells the collector that a metric is wanted, or says why it cannot be had.
-func (p *Provider) ask(info provider.CustomMetricInfo, metricSelector labels.Selector) error {
-	if info.GroupResource != podResource {
-		return notFound("%s is not served on %s: signals are served on pods", info.Metric, info.GroupResource)
+// ask tells the collector what is wanted, or says why it cannot be had.
+func (p *Provider) ask(info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
+	if info.GroupResource == podResource && !info.Namespaced {
+		return query.Request{}, notFound("%s is served on pods, which are in a namespace: ask under .../namespaces/NAMESPACE/pods/...", info.Metric)
 	}
-	if !info.Namespaced {
-		return notFound("%s is served on pods, which are in a namespace: ask under .../namespaces/NAMESPACE/pods/...", info.Metric)
+	if kinds := p.Groups.Kinds(); info.GroupResource != podResource && !slices.Contains(kinds, info.GroupResource) {
+		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s", info.Metric, info.GroupResource, listed(kinds))
 	}
-	if signals.Lookup(info.Metric) == nil {
-		return notFound("there is no metric %s; kubectl get --raw %s lists those there are", info.Metric, versionPath(preferred))
+	r, err := p.Parser.Parse(info.Metric, metricSelector)
+	switch {
+	case errors.Is(err, signals.ErrNoSignal):
+		return r, notFound("there is no metric %s; kubectl get --raw %s lists those there are", info.Metric, versionPath(preferred))
+	case errors.Is(err, signals.ErrNotComputable):
+		return r, notFound("%v", err)
+	case err != nil:
+		return r, badRequest("%v", err)
 	}
-	p.snapshots.Ask(info.Metric)
-	if !metricSelector.Empty() {
-		return badRequest("%s of a pod has no labels that a metric selector (%s) could choose by: leave it out", info.Metric, metricSelector)
+	if r.Plan.Signal().OfPool() && !isPool(info.GroupResource) {
+		return r, notFound("%s is of the gateway in front of a pool, and not of pods: ask for it on an InferencePool", info.Metric)
 	}
-	return nil
+	if err := p.Snapshots.Ask(r.Plan); err != nil {
+		return r, unavailable("%s: %v", info.Metric, err)
+	}
+	return r, nil
 }
 
-// collected says when a signal that nobody wanted before will be there.
-func collected(snapshot *collect.Snapshot, signal string) error {
+func listed(kinds []schema.GroupResource) string {
+	var out string
+	for _, k := range kinds {
+		out += ", " + k.String()
+	}
+	return out
+}
+
+// collected says when a query that nobody asked before will be there.
+func collected(snapshot *collect.Snapshot, r query.Request) error {
+	signal := r.Plan.Query.Signal
 	switch {
-	case snapshot.Collected(signal):
+	case snapshot.Collected(r.Plan.Query):
 		return nil
 	case snapshot.Err != nil:
 		return unavailable("%s is not collected yet, and the source cannot be read: %v", signal, snapshot.Err)
@@ -145,32 +189,37 @@ type absence struct {
 	data bool
 }
 
-// value returns a signal of a pod, or why there is none.
-func value(snapshot *collect.Snapshot, signal string, pod *pods.Pod) (custom_metrics.MetricValue, *absence) {
+// ofPod returns a signal of a pod, or why there is none.
+func (p *Provider) ofPod(snapshot *collect.Snapshot, r query.Request, pod *pods.Pod) (custom_metrics.MetricValue, *absence) {
 	switch {
 	case pod.Gone:
 		return custom_metrics.MetricValue{}, &absence{reason: "being deleted, or ended"}
 	case !pod.WasReady:
 		return custom_metrics.MetricValue{}, &absence{reason: "warming up (never Ready)"}
+	case r.Roles() && !r.Takes(pods.Role(pod, p.RoleLabels)):
+		return custom_metrics.MetricValue{}, &absence{reason: "not of the role that the metric selector asks for"}
 	}
-	r := snapshot.Result(signal, pod)
-	if !r.HasValue {
-		return custom_metrics.MetricValue{}, &absence{reason: r.Reason, data: true}
+	item, why := value(r, snapshot.Measure(r.Plan.Query, pod).Result)
+	if why != nil {
+		return item, why
 	}
-	milli, err := milliValue(r.Value)
+	item.DescribedObject = custom_metrics.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, APIVersion: "v1"}
+	return item, nil
+}
+
+// value makes a result a value of the API, without the object it describes, or says why there is none.
+func value(r query.Request, result signals.Result) (custom_metrics.MetricValue, *absence) {
+	if !result.HasValue {
+		return custom_metrics.MetricValue{}, &absence{reason: result.Reason, data: true}
+	}
+	milli, err := milliValue(result.Value)
 	if err != nil {
 		return custom_metrics.MetricValue{}, &absence{reason: err.Error(), data: true}
 	}
 	return custom_metrics.MetricValue{
-		DescribedObject: custom_metrics.ObjectReference{
-			Kind:       "Pod",
-			Namespace:  pod.Namespace,
-			Name:       pod.Name,
-			APIVersion: "v1",
-		},
-		Metric:        custom_metrics.MetricIdentifier{Name: signal},
-		Timestamp:     metav1.NewTime(r.Time),
-		WindowSeconds: seconds(r.Window),
+		Metric:        custom_metrics.MetricIdentifier{Name: r.Plan.Query.Signal, Selector: r.Selector},
+		Timestamp:     metav1.NewTime(result.Time),
+		WindowSeconds: seconds(result.Window),
 		Value:         *resource.NewMilliQuantity(milli, resource.DecimalSI),
 	}, nil
 }

@@ -64,7 +64,7 @@ func fleet(err error) (*gauges, pods.Lister) {
 func TestOnePod(t *testing.T) {
 	src, lister := fleet(nil)
 	f := snapshotOf(t, src, lister, queueDepth)
-	p := New(f, lister)
+	p := ofPods(f, lister)
 	got, err := p.GetMetricByName(t.Context(), types.NamespacedName{Namespace: "serving", Name: "busy"}, info("pods", queueDepth), labels.Everything())
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,9 @@ func TestOnePodWithoutValue(t *testing.T) {
 			message: []string{"is not served on deployments.apps: signals are served on pods"}},
 		{name: "namespace", pod: "busy", resource: "namespaces", code: 404, unasked: true,
 			message: []string{"is not served on namespaces"}},
-		{name: "labels of the metric", pod: "busy", selector: "model=llama", code: 400, message: []string{"model=llama", "leave it out"}},
+		{name: "no such label", pod: "busy", selector: "tenant=a", code: 400, unasked: true,
+			message: []string{"tenant: vllm_queue_depth has neither a parameter nor a label of that name; it has role, window, engine, model, model_name, reason"}},
+		{name: "another query", pod: "busy", selector: "model=llama", code: 503, message: []string{"vllm_queue_depth is warming up"}},
 		{name: "never Ready", pod: "cold", code: 404, message: []string{"vllm_queue_depth", "pod cold", "warming up (never Ready)"}},
 		{name: "never Ready, source down", source: errDown, pod: "cold", code: 404, message: []string{"warming up (never Ready)"}},
 		{name: "being deleted", pod: "dying", code: 404, message: []string{"being deleted, or ended"}},
@@ -124,7 +126,7 @@ func TestOnePodWithoutValue(t *testing.T) {
 			}
 			src, lister := fleet(tc.source)
 			f := snapshotOf(t, src, lister, queueDepth)
-			got, err := New(f, lister).GetMetricByName(t.Context(), types.NamespacedName{Namespace: "serving", Name: tc.pod}, info(tc.resource, tc.metric), selector(t, tc.selector))
+			got, err := ofPods(f, lister).GetMetricByName(t.Context(), types.NamespacedName{Namespace: "serving", Name: tc.pod}, info(tc.resource, tc.metric), selector(t, tc.selector))
 			if got != nil {
 				t.Errorf("got %v", got)
 			}
@@ -163,7 +165,7 @@ func TestSelectedPods(t *testing.T) {
 				tc.namespace = "serving"
 			}
 			src, lister := fleet(tc.source)
-			got, err := New(snapshotOf(t, src, lister, queueDepth), lister).
+			got, err := ofPods(snapshotOf(t, src, lister, queueDepth), lister).
 				GetMetricBySelector(t.Context(), tc.namespace, selector(t, tc.selector), info("pods", queueDepth), labels.Everything())
 			if tc.code != 0 {
 				if got != nil {
@@ -191,7 +193,7 @@ func TestSelectedPods(t *testing.T) {
 
 func TestSelectedPodsBeforeTheFirstSnapshot(t *testing.T) {
 	src, lister := fleet(nil)
-	p := New(snapshotOf(t, src, lister), lister)
+	p := ofPods(snapshotOf(t, src, lister), lister)
 	_, err := p.GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("pods", queueDepth), labels.Everything())
 	checkError(t, err, 503, "vllm_queue_depth is warming up")
 	_, err = p.GetMetricBySelector(t.Context(), "", labels.Everything(), provider.CustomMetricInfo{GroupResource: podResource, Metric: queueDepth}, labels.Everything())
@@ -203,7 +205,7 @@ func TestReplacedPod(t *testing.T) {
 	src, lister := fleet(nil)
 	f := snapshotOf(t, src, lister, queueDepth)
 	now := pods.NewStatic([]*pods.Pod{pod("busy", func(p *pods.Pod) { p.UID = "another" })})
-	_, err := New(f, now).GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("pods", queueDepth), labels.Everything())
+	_, err := ofPods(f, now).GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("pods", queueDepth), labels.Everything())
 	checkError(t, err, 404, "not there yet")
 }
 
@@ -237,7 +239,7 @@ func TestReasonsAreCounted(t *testing.T) {
 
 func TestEverySignalIsListed(t *testing.T) {
 	src, lister := fleet(nil)
-	got := New(snapshotOf(t, src, lister), lister).ListAllMetrics()
+	got := ofPods(snapshotOf(t, src, lister), lister).ListAllMetrics()
 	if len(got) == 0 || len(got) != len(signals.Catalogue()) {
 		t.Fatalf("%d metrics are listed of %d signals", len(got), len(signals.Catalogue()))
 	}

@@ -33,7 +33,7 @@ const (
 func fleetHandler(t *testing.T) (http.Handler, *gauges) {
 	t.Helper()
 	src, lister := fleet(nil)
-	return newHandler(t, New(snapshotOf(t, src, lister, queueDepth, "vllm_ttft_p99_seconds"), lister)), src
+	return newHandler(t, ofPods(snapshotOf(t, src, lister, queueDepth, "vllm_ttft_p99_seconds"), lister)), src
 }
 
 func decode[T any](t *testing.T, w *httptest.ResponseRecorder) T {
@@ -115,7 +115,7 @@ func TestErrorsOverHTTP(t *testing.T) {
 		{"the namespace", "/namespaces/serving/metrics/vllm_queue_depth", 404, "not served on namespaces"},
 		{"a node", "/nodes/gpu-0/vllm_queue_depth", 404, "not served on nodes"},
 		{"pods of no namespace", "/pods/busy/vllm_queue_depth", 404, "namespaces/NAMESPACE/pods"},
-		{"metric selector that parses", podsPath + "*/vllm_queue_depth?metricLabelSelector=model%3Dllama", 400, "leave it out"},
+		{"label that is none", podsPath + "*/vllm_queue_depth?metricLabelSelector=tenant%3Da", 400, "it has role, window"},
 		{"metric selector that does not", podsPath + "*/vllm_queue_depth?metricLabelSelector=%3D%3D%3D", 400, "metricLabelSelector: "},
 		{"the same in the old version", "/../v1beta1" + podsPath + "*/vllm_queue_depth?metricLabelSelector=a+b+c", 400, "metricLabelSelector: "},
 		{"a model's name, which no label value can be", podsPath + "*/vllm_queue_depth?metricLabelSelector=model%3Dmeta-llama%2FLlama-3", 400, "metricLabelSelector: "},

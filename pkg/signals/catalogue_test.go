@@ -31,19 +31,25 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// A raw name is one engine's one series: otherwise it would depend on map order whose it is.
+// A raw series is one engine's one series: otherwise it would depend on map order whose it is. One name
+// may hold several canonical series only where labels tell them apart, or where one is made of the other.
 func TestNamesAreUnambiguous(t *testing.T) {
-	owner := map[string]string{}
+	for name, as := range addresses {
+		for i, a := range as {
+			for _, b := range as[:i] {
+				if a.engine != b.engine {
+					t.Errorf("%s is of %s and of %s", name, a.engine.Name, b.engine.Name)
+				}
+			}
+		}
+	}
 	for _, e := range engines {
 		for c, m := range e.series {
-			for _, n := range m.names() {
-				if o, ok := owner[n]; ok {
-					t.Errorf("%s belongs to %s and to %s %s", n, o, e.Name, c)
-				}
-				owner[n] = e.Name + " " + string(c)
-			}
 			if m.kind == Histogram && !slices.IsSorted(m.edges) {
 				t.Errorf("%s %s: edges are not ascending", e.Name, c)
+			}
+			if len(m.spellings) == 0 {
+				t.Errorf("%s %s: no spelling", e.Name, c)
 			}
 		}
 	}
@@ -60,26 +66,25 @@ func TestCatalogue(t *testing.T) {
 			t.Errorf("%s: unit %q, help %q: want a unit and a sentence", s.Name, s.Unit, s.Help)
 		}
 	}
-	want := []string{
-		"gpu_utilization",
-		"vllm_goodput", "vllm_goodput_upper", "vllm_inflight_requests", "vllm_kv_cache_usage", "vllm_queue_depth",
-		"vllm_request_rate", "vllm_running_requests",
-		"vllm_ttft_p50_seconds", "vllm_ttft_p90_seconds", "vllm_ttft_p95_seconds", "vllm_ttft_p99_seconds",
+	for _, name := range []string{"vllm_queue_depth", "inference_queue_depth", "vllm_ttft_p99_seconds", "vllm_slo_miss_rate", "gpu_utilization"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("there is no %s", name)
+		}
 	}
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("catalogue (-want +got):\n%s", diff)
+	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("names are not sorted, or not unique: %v", names)
 	}
 }
 
 func TestNames(t *testing.T) {
-	got := Names([]*Signal{Lookup("vllm_queue_depth"), Lookup("vllm_inflight_requests"), Lookup("vllm_ttft_p99_seconds")})
+	got := Names([]*Plan{plan(t, "vllm_queue_depth"), plan(t, "vllm_inflight_requests"), plan(t, "vllm_ttft_p99_seconds")})
 	var first []string
 	for _, spellings := range got {
 		first = append(first, spellings[0])
 	}
 	want := []string{
-		"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:generation_tokens_total",
-		"vllm:time_to_first_token_seconds_bucket",
+		"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
+		"vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_bucket",
 	}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Errorf("first spellings (-want +got):\n%s", diff)
@@ -115,6 +120,7 @@ func TestGroupOf(t *testing.T) {
 }
 
 func TestParams(t *testing.T) {
+	full := DefaultParams().Full
 	for _, tc := range []struct {
 		name     string
 		params   Params
@@ -124,27 +130,27 @@ func TestParams(t *testing.T) {
 		{name: "defaults", params: DefaultParams()},
 		{
 			name:   "window too short",
-			params: Params{Window: time.Second, SLO: SLO{TTFT: time.Second}},
+			params: Params{Window: time.Second, SLO: SLO{TTFT: time.Second}, Full: full},
 			err:    "window: 1s is outside 10s to 10m0s",
 		},
 		{
 			name:   "negative and none",
-			params: Params{Window: time.Minute, SLO: SLO{TPOT: -time.Second}},
+			params: Params{Window: time.Minute, SLO: SLO{TPOT: -time.Second}, Full: full},
 			err:    "slo.tpot: -1s is negative; leave it out for no objective",
 		},
 		{
 			name:   "so long that twice of it is no duration",
-			params: Params{Window: time.Minute, SLO: SLO{TTFT: 1<<63 - 1}},
+			params: Params{Window: time.Minute, SLO: SLO{TTFT: 1<<63 - 1}, Full: full},
 			err:    "slo.ttft: 2562047h47m16.854775807s is above 24h0m0s; leave it out for no objective",
 		},
 		{
 			name:   "no objective",
-			params: Params{Window: time.Minute},
+			params: Params{Window: time.Minute, Full: full},
 			err:    "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
 		},
 		{
 			name:   "off the edges",
-			params: Params{Window: time.Minute, SLO: SLO{TTFT: 2 * time.Second, TPOT: time.Millisecond, E2E: 3 * time.Hour}},
+			params: Params{Window: time.Minute, SLO: SLO{TTFT: 2 * time.Second, TPOT: time.Millisecond, E2E: 3 * time.Hour}, Full: full},
 			warnings: []string{
 				"slo.ttft: 2s lies between the bucket edges 1s and 2.5s of vLLM: goodput counts the requests within 1s",
 				"slo.tpot: 1ms is below the least bucket edge of vLLM (0.01s): its goodput is not guaranteed to be above 0",

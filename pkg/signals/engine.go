@@ -1,7 +1,11 @@
 package signals
 
 import (
+	"maps"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -20,15 +24,30 @@ type Engine struct {
 	series map[Canonical]mapping
 	// unsupported says, for every other canonical series, why the engine has none.
 	unsupported map[Canonical]string
+	// part lists the labels that tell the parts of a replica apart in all of its series.
+	part []string
+	// model is the label that holds the name of the model; "" when there is none.
+	model string
 	// own says that the series come from targets in the pod itself, so that one of these that cannot be
 	// scraped is a part that is missing.
 	own bool
-	// podLabels are the pairs of labels that may name the pod a series belongs to, in the order
-	// in which they are believed.
-	podLabels []podLabel
+	// owners are the pairs of labels that may name what a series belongs to, in the order in which
+	// they are believed.
+	owners []owner
+	// pool says that what a series belongs to is an InferencePool, and not a pod.
+	pool bool
 }
 
-type podLabel struct{ namespace, pod string }
+// owner is a pair of labels that name what a series belongs to.
+type owner struct{ namespace, name string }
+
+// ownPod is where a source says which pod it read a series from, the first spelling by a scrape with
+// the usual relabelling, the others by older ones and by OpenTelemetry. A pod has no word in it: what
+// it calls itself is renamed to exported_pod where the source's own label is there.
+var ownPod = []owner{{"namespace", "pod"}, {"pod_namespace", "pod_name"}, {"kubernetes_namespace", "kubernetes_pod_name"}, {"k8s_namespace_name", "k8s_pod_name"}}
+
+// serves reports whether the engine serves requests in pods.
+func (e *Engine) serves() bool { return e.own }
 
 // mapping says where an engine keeps one canonical series.
 type mapping struct {
@@ -37,17 +56,32 @@ type mapping struct {
 	// those of a histogram are without _bucket. Names are matched exactly, because recording
 	// rules of users share the engines' prefixes.
 	spellings []string
-	// part lists the labels that tell the parts of a replica apart.
+	// match are labels that the series must have besides, for names that hold several series. A
+	// label with the value "" must not be there.
+	match map[string]string
+	// has is a label that the series must have with any value, for names that others may use too.
+	has string
+	// part lists labels that tell parts apart in this series, besides those of the engine.
 	part []string
-	// within lists the labels whose values are added up inside a part.
+	// within lists the labels whose values are added up inside a part. Of series that differ in other
+	// labels only, one counts: they are the same series twice.
 	within []string
 	fold   Fold
-	// scale multiplies samples into the canonical unit; 0 stands for 1.
+	// scale multiplies samples into the canonical unit; 0 stands for 1. Of a histogram it is the
+	// bounds that are multiplied.
 	scale float64
+	// read takes the value from the labels, of a series that is always 1; ok is false when it is not there.
+	read func(labels.Labels) (v float64, ok bool)
 	// valid refuses values that stand for "no reading"; nil accepts all.
 	valid func(float64) bool
 	// edges are the upper bounds of a histogram as the engine ships it.
 	edges []float64
+	// zeroWith are gauges of which each fresh 0 together prove that this one is 0 where it is absent:
+	// an engine that has not set it yet. Without them absence is unknown.
+	zeroWith []Canonical
+	// lazy says that the series appears with its first event only: while nothing is in the engine,
+	// and has not been for a window, its absence is a count of 0.
+	lazy bool
 }
 
 func (m mapping) names() []string {
@@ -61,7 +95,27 @@ func (m mapping) names() []string {
 	return out
 }
 
-// address is where a raw series belongs.
+// labels lists the labels of a canonical series that a user may choose by.
+func (e *Engine) labels(c Canonical) []string {
+	m := e.series[c]
+	out := slices.Concat(e.part, m.part, m.within)
+	if e.model != "" {
+		out = append(out, e.model, modelKey)
+	}
+	return out
+}
+
+// matches reports whether a series with these labels is the canonical one.
+func (m mapping) matches(ls labels.Labels) bool {
+	for k, v := range m.match {
+		if ls.Get(k) != v {
+			return false
+		}
+	}
+	return m.has == "" || ls.Get(m.has) != ""
+}
+
+// address is where a raw name may belong.
 type address struct {
 	engine    *Engine
 	canonical Canonical
@@ -69,13 +123,14 @@ type address struct {
 	mapping   mapping
 }
 
-// addresses finds the address of a raw series by its name.
-var addresses = func() map[string]address {
-	out := map[string]address{}
+// addresses finds the addresses of a raw series by its name.
+var addresses = func() map[string][]address {
+	out := map[string][]address{}
 	for _, e := range engines {
-		for c, m := range e.series {
+		for _, c := range slices.Sorted(maps.Keys(e.series)) {
+			m := e.series[c]
 			for rank, name := range m.names() {
-				out[name] = address{engine: e, canonical: c, rank: rank, mapping: m}
+				out[name] = append(out[name], address{engine: e, canonical: c, rank: rank, mapping: m})
 			}
 		}
 	}
@@ -86,63 +141,165 @@ var addresses = func() map[string]address {
 // read where a source delivers it, and asked of none.
 const upName = "up"
 
-// GroupKey is the key under which the series of a pod are grouped.
-func GroupKey(namespace, pod string) string { return namespace + "/" + pod }
+// rankSuffix is what some stacks append to the name of a pod, for each of the data-parallel ranks in it.
+var rankSuffix = regexp.MustCompile(`-rank-\d+$`)
 
-// GroupOf says which pod a raw series belongs to. ok is false for a series that the catalogue does
-// not read, or that belongs to no pod.
+// GroupKey is the key under which the series of a pod are grouped. Pods whose names differ in a rank
+// only share it; Evaluate tells them apart.
+func GroupKey(namespace, pod string) string { return namespace + "/" + withoutRank(pod) }
+
+// PoolKey is the key under which the series of an InferencePool are grouped.
+func PoolKey(namespace, pool string) string { return poolPrefix + namespace + "/" + pool }
+
+// PoolOf returns the pool of a key; ok is false for that of a pod.
+func PoolOf(key string) (namespace, pool string, ok bool) {
+	rest, ok := strings.CutPrefix(key, poolPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/") // the key of a pod in a namespace of that name has no second slash
+}
+
+const poolPrefix = "inferencepools/"
+
+func withoutRank(pod string) string {
+	if len(pod) == 0 || pod[len(pod)-1] < '0' || pod[len(pod)-1] > '9' {
+		return pod // most names, for which the expression would be dear
+	}
+	return rankSuffix.ReplaceAllString(pod, "")
+}
+
+// GroupOf says which pod or pool a raw series belongs to. ok is false for a series that the catalogue
+// does not read, or that belongs to neither.
 func GroupOf(ls labels.Labels) (group string, ok bool) {
 	name := ls.Get(model.MetricNameLabel)
 	if name == upName {
-		pod, ns := ls.Get("pod"), ls.Get("namespace")
-		return GroupKey(ns, pod), pod != "" && ns != ""
+		ns, pod, ok := ownerOf(ls, ownPod)
+		return GroupKey(ns, pod), ok
 	}
-	a, ok := addresses[name]
-	if !ok {
-		return "", false
-	}
-	for _, pl := range a.engine.podLabels {
-		if pod, ns := ls.Get(pl.pod), ls.Get(pl.namespace); pod != "" && ns != "" {
-			return GroupKey(ns, pod), true
+	for _, a := range addresses[name] {
+		if !a.mapping.matches(ls) {
+			continue
+		}
+		if ns, object, ok := ownerOf(ls, a.engine.owners); ok {
+			if a.engine.pool {
+				return PoolKey(ns, object), true
+			}
+			return GroupKey(ns, object), true
 		}
 	}
 	return "", false
 }
 
-// place is an address together with what the labels of one series add to it. It is kept with the
-// series, so that labels are read once and not at every tick.
-type place struct {
-	address
-	instance string  // the target it was read from
-	part     string  // the part of the replica, unique over its targets
-	within   string  // the summand inside the part
-	le       float64 // the upper bound of a histogram's bucket
-}
-
-// placeOf returns the place of a series, or nil when a bucket has no readable bound.
-func placeOf(s *window.Series) *place {
-	if p, ok := s.Tag.(*place); ok {
-		return p
-	}
-	p := &place{address: addresses[s.Labels.Get(model.MetricNameLabel)], instance: s.Labels.Get("instance")}
-	p.part = joined(p.instance, s.Labels, p.mapping.part)
-	p.within = joined("", s.Labels, p.mapping.within)
-	if p.mapping.kind == Histogram {
-		le, err := strconv.ParseFloat(s.Labels.Get(labels.BucketLabel), 64)
-		if err != nil || !(le > 0) { // no time is below 0: a bound there is as bad as none
-			p = nil
-		} else {
-			p.le = le
+func ownerOf(ls labels.Labels, owners []owner) (namespace, name string, ok bool) {
+	for _, o := range owners {
+		if name, ns := ls.Get(o.name), ls.Get(o.namespace); name != "" && ns != "" {
+			return ns, name, true
 		}
 	}
-	s.Tag = p
+	return "", "", false
+}
+
+// place is an address together with what the labels of one series add to it.
+type place struct {
+	address
+	labels   labels.Labels
+	owner    string  // the name of the pod, or of the pool
+	instance string  // the target it was read from
+	joint    string  // the part of the replica as all series tell it, unique over its targets
+	part     string  // the part as this series tells it; it begins with joint
+	within   string  // the summand inside the part
+	le       float64 // the upper bound of a histogram's bucket
+	factor   float64 // what samples of a gauge are multiplied by
+}
+
+// places is where one series belongs: mostly in one place. They are kept with the series, so that
+// labels are read once and not at every tick.
+type places []*place
+
+func placesOf(s *window.Series) places {
+	if ps, ok := s.Tag.(places); ok {
+		return ps
+	}
+	ps := places{}
+	name := s.Labels.Get(model.MetricNameLabel)
+	if name == upName {
+		_, pod, _ := ownerOf(s.Labels, ownPod)
+		ps = append(ps, &place{owner: pod, instance: s.Labels.Get("instance")})
+	}
+	for _, a := range addresses[name] {
+		if p := newPlace(a, s.Labels); p != nil {
+			ps = append(ps, p)
+		}
+	}
+	s.Tag = ps
+	return ps
+}
+
+// newPlace returns nil when the series is not that of the address, or cannot be read.
+func newPlace(a address, ls labels.Labels) *place {
+	m := a.mapping
+	if !m.matches(ls) {
+		return nil
+	}
+	p := &place{address: a, labels: ls, instance: ls.Get("instance"), factor: 1}
+	_, p.owner, _ = ownerOf(ls, a.engine.owners)
+	p.joint = joined(p.instance+separator+p.owner, ls, a.engine.part)
+	p.part = joined(p.joint, ls, m.part)
+	p.within = joined("", ls, m.within)
+	if m.scale != 0 {
+		p.factor = m.scale
+	}
+	if m.read != nil {
+		v, ok := m.read(ls)
+		if !ok {
+			return nil
+		}
+		p.factor *= v
+	}
+	if m.kind == Histogram {
+		le, err := strconv.ParseFloat(ls.Get(labels.BucketLabel), 64)
+		if err != nil || !(le > 0) { // no time is below 0: a bound there is as bad as none
+			return nil
+		}
+		p.le = le * p.factor
+	}
 	return p
 }
+
+// separator sorts before whatever can be in a label, so that keys sort as their beginnings do.
+const separator = "\x00"
 
 func joined(first string, ls labels.Labels, names []string) string {
 	out := first
 	for _, n := range names {
-		out += "\xff" + ls.Get(n)
+		out += separator + ls.Get(n)
 	}
 	return out
+}
+
+// declined says of canonical series that an engine has none of, each with the reason.
+func declined(reasons ...map[Canonical]string) map[Canonical]string {
+	out := map[Canonical]string{}
+	for _, r := range reasons {
+		maps.Copy(out, r)
+	}
+	return out
+}
+
+// because gives one reason for several canonical series.
+func because(reason string, cs ...Canonical) map[Canonical]string {
+	out := make(map[Canonical]string, len(cs))
+	for _, c := range cs {
+		out[c] = reason
+	}
+	return out
+}
+
+// declinedByEngines is what no engine that serves requests exports.
+func declinedByEngines(name string) map[Canonical]string {
+	return declined(
+		because(name+" does not read its GPU; the DCGM exporter does: ask for gpu_*", gpuSeries...),
+		because(name+" does not know the pool in front of it; the gateway's endpoint picker does: ask for epp_* of the InferencePool", poolSeries...),
+	)
 }

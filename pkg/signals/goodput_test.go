@@ -15,6 +15,14 @@ import (
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
+func plan(t interface{ Fatal(...any) }, signal string) *Plan {
+	p, err := Prepare(Query{Signal: signal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // TestGoodputBoundsHoldTheTruth draws requests one by one, scrapes the histograms an engine would
 // have kept of them, and holds the bounds against the requests that really met every objective.
 func TestGoodputBoundsHoldTheTruth(t *testing.T) {
@@ -84,7 +92,7 @@ func TestGoodputBoundsHoldTheTruth(t *testing.T) {
 				}
 			}
 		}
-		got := Evaluate([]*Signal{Lookup("vllm_goodput"), Lookup("vllm_goodput_upper")}, store.Group("ns/p"), At{Now: time.UnixMilli(int64(last * 1000))}, p)
+		got := Evaluate([]*Plan{plan(t, "vllm_goodput"), plan(t, "vllm_goodput_upper")}, store.Group("ns/p"), At{Now: time.UnixMilli(int64(last * 1000))}, p)
 		if finished == 0 {
 			if got[0].State == Value {
 				t.Fatalf("nothing finished, yet goodput is %v", got[0].Value)

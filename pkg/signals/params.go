@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,18 @@ type Params struct {
 	Window time.Duration
 	// SLO is what a request must meet to count as good.
 	SLO SLO
+	// Full is what saturation is relative to.
+	Full Full
+
+	quantile float64 // of the query, or the signal's own
+}
+
+// Full says when a replica is full, as the gateway's endpoint picker sees it.
+type Full struct {
+	// Queue is how many waiting requests fill a replica.
+	Queue float64
+	// KV is the fraction of the KV cache that fills a replica.
+	KV float64
 }
 
 // SLO is a service level objective for single requests. A zero field is no objective.
@@ -31,6 +44,7 @@ func DefaultParams() Params {
 	return Params{
 		Window: time.Minute,
 		SLO:    SLO{TTFT: 2500 * time.Millisecond, TPOT: 100 * time.Millisecond},
+		Full:   Full{Queue: 5, KV: 0.8},
 	}
 }
 
@@ -61,7 +75,18 @@ func (p Params) Validate() error {
 	if p.SLO == (SLO{}) {
 		errs = append(errs, errors.New("slo: no objective is set; goodput needs at least one of ttft, tpot, e2e"))
 	}
+	if !(p.Full.Queue > 0 && p.Full.Queue <= 1e6) {
+		errs = append(errs, fmt.Errorf("saturation.queue: %g is outside 0 to 1e6 waiting requests", p.Full.Queue))
+	}
+	if !(p.Full.KV > 0 && p.Full.KV <= 1) {
+		errs = append(errs, fmt.Errorf("saturation.kv: %g is outside 0 to 1", p.Full.KV))
+	}
 	return errors.Join(errs...)
+}
+
+// or returns the objectives of other, and those of s where it has none.
+func (s SLO) or(other SLO) SLO {
+	return SLO{TTFT: cmp.Or(other.TTFT, s.TTFT), TPOT: cmp.Or(other.TPOT, s.TPOT), E2E: cmp.Or(other.E2E, s.E2E)}
 }
 
 // Warnings says which objectives lie between two edges of an engine's buckets. The engine then
@@ -89,14 +114,18 @@ func (p Params) Warnings() []string {
 	return out
 }
 
-// StallCap is the most that a latency answers while nothing progresses: twice the objective, so
+// stallCap is the most that a latency answers while nothing progresses: twice the objective, so
 // that one hung replica cannot drive a fleet to its maximum.
-func (p Params) StallCap() time.Duration {
-	slo := p.SLO.TTFT
-	if slo == 0 {
-		slo = DefaultParams().SLO.TTFT
+func (p Params) stallCap(c Canonical) time.Duration {
+	capped := SLO{TTFT: 2500 * time.Millisecond, TPOT: 100 * time.Millisecond, E2E: time.Minute}.or(p.SLO)
+	switch c {
+	case TPOT, ITL:
+		return 2 * capped.TPOT
+	case E2E:
+		return 2 * capped.E2E
+	default:
+		return 2 * capped.TTFT
 	}
-	return 2 * slo
 }
 
 type objective struct {

@@ -46,10 +46,11 @@ func (r *Replica) withoutToken() time.Duration {
 		return 0
 	}
 	var longest int64
-	for _, g := range generated.parts {
+	for _, joint := range generated.joints() {
+		came, until := generated.growth(joint)
 		for _, c := range []Canonical{Queue, Running} {
-			if since, until, ok := r.busy(c, g.key); ok {
-				longest = max(longest, min(until, g.newest)-max(since, lastGrowth(g.series...)))
+			for _, b := range r.busy(c, joint) {
+				longest = max(longest, min(b.until, until)-max(b.since, came))
 			}
 		}
 	}
@@ -63,20 +64,47 @@ func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
 	generated, _ := r.get(Generated)
 	var longest int64
 	for _, p := range ttft.parts {
-		came := firstTokens(p)
-		if since, until, ok := r.busy(Queue, p.key); ok {
-			longest = max(longest, min(until, p.newest)-max(since, came))
+		came := observed(p)
+		for _, b := range r.busy(Queue, p.joint) {
+			longest = max(longest, min(b.until, p.newest)-max(b.since, came))
 		}
-		g := generated.part(p.key)
-		if since, until, ok := r.busy(Running, p.key); ok && g != nil {
-			longest = max(longest, min(until, p.newest, g.newest)-max(since, came, lastGrowth(g.series...)))
+		if len(generated.joint(p.joint)) == 0 {
+			continue
+		}
+		token, until := generated.growth(p.joint)
+		for _, b := range r.busy(Running, p.joint) {
+			longest = max(longest, min(b.until, p.newest, until)-max(b.since, came, token))
 		}
 	}
 	return time.Duration(longest) * time.Millisecond
 }
 
-// firstTokens is when the newest growth of a histogram's count was seen.
-func firstTokens(p *part) int64 {
+// withoutFinish is how long requests have been in the engine while none of them finished. Those that
+// were there at the beginning have not, so it is a lower bound on their latency.
+func (r *Replica) withoutFinish(e2e *stat) time.Duration {
+	var longest int64
+	for _, p := range e2e.parts {
+		came := observed(p)
+		for _, c := range []Canonical{Queue, Running} {
+			for _, b := range r.busy(c, p.joint) {
+				longest = max(longest, min(b.until, p.newest)-max(b.since, came))
+			}
+		}
+	}
+	return time.Duration(longest) * time.Millisecond
+}
+
+// growth is when the counters of some parts were last seen to have grown, and until when they were read.
+func (st *stat) growth(joint string) (grown, until int64) {
+	until = math.MaxInt64
+	for _, p := range st.joint(joint) {
+		grown, until = max(grown, lastGrowth(p.series...)), min(until, p.newest)
+	}
+	return grown, until
+}
+
+// observed is when the newest growth of a histogram's count was seen.
+func observed(p *part) int64 {
 	all := p.buckets[len(p.buckets)-1]
 	return lastGrowth(all.Samples)
 }
@@ -92,21 +120,28 @@ func lastGrowth(counters ...[]window.Sample) int64 {
 	return t
 }
 
-// busy returns since when, and until which newest sample, a gauge of one part has been above 0.
-func (r *Replica) busy(c Canonical, key string) (since, until int64, ok bool) {
+// span is a stretch of samples, in Unix milliseconds.
+type span struct{ since, until int64 }
+
+// busy returns since when, and until which newest sample, gauges of some parts have been above 0.
+func (r *Replica) busy(c Canonical, joint string) []span {
 	st, reason := r.get(c)
 	if reason != "" {
-		return 0, 0, false
+		return nil
 	}
-	p := st.part(key)
-	if p == nil {
-		return 0, 0, false
+	var out []span
+	for _, p := range st.joint(joint) {
+		for _, samples := range p.series {
+			i := len(samples)
+			for i > 0 && samples[i-1].V > 0 {
+				i--
+			}
+			if i < len(samples) {
+				out = append(out, span{samples[i].T, p.newest})
+			}
+		}
 	}
-	samples := p.series[0]
-	for i := len(samples) - 1; i >= 0 && samples[i].V > 0; i-- {
-		since, ok = samples[i].T, true
-	}
-	return since, p.newest, ok
+	return out
 }
 
 // resumed says that counters stood still for a window while requests were in the replica, and count
@@ -153,10 +188,12 @@ func (r *Replica) occupied(from, until int64) bool {
 			continue
 		}
 		for _, p := range st.parts {
-			in := window.Since(p.series[0], from)
-			in = in[:len(in)-len(window.Since(in, until))]
-			if len(in) > 0 && !slices.ContainsFunc(in, func(s window.Sample) bool { return s.V <= 0 }) {
-				return true
+			for _, samples := range p.series {
+				in := window.Since(samples, from)
+				in = in[:len(in)-len(window.Since(in, until))]
+				if len(in) > 0 && !slices.ContainsFunc(in, func(s window.Sample) bool { return s.V <= 0 }) {
+					return true
+				}
 			}
 		}
 	}

@@ -17,6 +17,8 @@ import (
 type At struct {
 	// Now is the time.
 	Now time.Time
+	// Pod is the name of the pod, or of the pool; "" takes all series for its own.
+	Pod string
 	// Start is when the pod started; older samples belong to an earlier pod of the same name.
 	// Zero when unknown.
 	Start time.Time
@@ -31,23 +33,78 @@ type At struct {
 	Truncated bool
 }
 
-// Evaluate returns the signals of one replica, in the order of sigs. series are all its raw series.
-func Evaluate(sigs []*Signal, series []*window.Series, at At, p Params) []Result {
-	replicas := map[*Engine]*Replica{}
-	out := make([]Result, len(sigs))
-	for i, s := range sigs {
+// Evaluate returns what the plans measure of one replica, in their order. series are all its raw series.
+func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure {
+	type key struct {
+		engine *Engine
+		window time.Duration
+		where  string
+	}
+	replicas := map[key]*Replica{}
+	out := make([]Measure, len(plans))
+	for i, pl := range plans {
 		if at.Truncated {
 			out[i] = unknown("the pod has more series than are kept: parts of it may be missing")
 			continue
 		}
-		r := replicas[s.engine]
-		if r == nil {
-			r = newReplica(s.engine, series, at, p)
-			replicas[s.engine] = r
+		e := pl.signal.engine
+		if e == nil {
+			if e = engineOf(series, at); e == nil {
+				out[i] = unknown("the source has no sample of an engine in this pod")
+				continue
+			}
+			if why := pl.signal.definition.lacks(e); why != "" {
+				out[i] = unknown(fmt.Sprintf("not computable on %s, because %s", e.Name, why))
+				continue
+			}
 		}
-		out[i] = s.eval(r, p)
+		params := pl.params(p)
+		k := key{e, params.Window, pl.Where}
+		if replicas[k] == nil {
+			replicas[k] = newReplica(e, pl, series, at, params)
+		}
+		r := *replicas[k]
+		r.instead = pl.instead(e)
+		out[i] = pl.signal.definition.eval(&r, params)
+		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
+			other := engineOf(series, at)
+			out[i].foreign = other != nil && other != e
+		}
 	}
 	return out
+}
+
+// engineOf returns the engine that a pod runs: the first of which it has a series.
+func engineOf(series []*window.Series, at At) *Engine {
+	has := map[*Engine]bool{}
+	for _, s := range series {
+		for _, pl := range placesOf(s) {
+			if pl.engine != nil && pl.belongsTo(at.Pod) {
+				has[pl.engine] = true
+			}
+		}
+	}
+	for _, e := range engines {
+		if e.serves() && has[e] {
+			return e
+		}
+	}
+	return nil
+}
+
+// belongsTo reports whether a series is of the pod itself, and not of one whose name differs in a rank.
+func (p *place) belongsTo(pod string) bool {
+	return pod == "" || p.owner == pod || withoutRank(p.owner) == pod
+}
+
+// instead says which canonical series the plan reads in the place of which.
+func (p *Plan) instead(e *Engine) map[Canonical]Canonical {
+	for _, key := range p.keys {
+		if c, ok := p.signal.definition.by[key]; ok {
+			return map[Canonical]Canonical{p.signal.definition.first(e)[0]: c}
+		}
+	}
+	return nil
 }
 
 // Replica holds the canonical series of one pod and one engine: one spelling of each, read once,
@@ -57,7 +114,10 @@ type Replica struct {
 	at     At
 	stats  map[Canonical]*stat
 	ended  map[Canonical]bool // all series of it are over, as the source says
+	unlike map[Canonical]bool // there are series of it, and the query chose none of them
 	down   string             // a target that cannot be scraped; "" when all can, or nothing says so
+	// instead holds the canonical series that the query at hand reads in the place of others.
+	instead map[Canonical]Canonical
 }
 
 // stat is one canonical series of a replica.
@@ -68,6 +128,8 @@ type stat struct {
 	interval time.Duration // between scrapes, as the samples show it
 	window   time.Duration // what rates and quantiles of it describe
 	fault    string        // why it cannot be used; "" when it can
+	// absent says that there is no series, and that it is known all the same to be 0.
+	absent bool
 	// regained says that the window is the first whole one after an outage, or that less than
 	// another window has passed since.
 	regained bool
@@ -76,7 +138,9 @@ type stat struct {
 // part is one part of a replica: a data-parallel engine, a GPU.
 type part struct {
 	key     string
+	joint   string // as the parts of the other canonical series are told apart
 	newest  int64
+	factor  float64
 	series  [][]window.Sample     // of gauges and counters; several when the part is a sum
 	buckets []window.BucketSeries // of histograms
 }
@@ -90,21 +154,29 @@ type found struct {
 	fault   string // why its newest reading is none; "" when it is one
 }
 
-func newReplica(e *Engine, series []*window.Series, at At, p Params) *Replica {
-	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}}
+func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params) *Replica {
+	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}, unlike: map[Canonical]bool{}}
 	raw := map[Canonical][]found{}
 	live := map[Canonical]bool{}
 	for _, s := range series {
-		pl := placeOf(s)
-		if pl != nil && pl.engine == nil && e.own && isDown(s) {
-			r.down = pl.instance
-		}
-		if pl == nil || pl.engine != e {
-			continue
-		}
-		if f, ok := find(s, pl, at); ok {
-			raw[pl.canonical] = append(raw[pl.canonical], f)
-			live[pl.canonical] = live[pl.canonical] || !s.Ended()
+		for _, pl := range placesOf(s) {
+			if !pl.belongsTo(at.Pod) {
+				continue
+			}
+			if pl.engine == nil && e.own && isDown(s) {
+				r.down = pl.instance
+			}
+			if pl.engine != e {
+				continue
+			}
+			if !plan.chosen(pl) {
+				r.unlike[pl.canonical] = true
+				continue
+			}
+			if f, ok := find(s, pl, at); ok {
+				raw[pl.canonical] = append(raw[pl.canonical], f)
+				live[pl.canonical] = live[pl.canonical] || !s.Ended()
+			}
 		}
 	}
 	for c := range raw {
@@ -255,7 +327,7 @@ func partsOf(fs []found) []*part {
 	for i := range fs {
 		f := &fs[i]
 		if prev == nil || prev.part != f.part {
-			out = append(out, &part{key: f.part, newest: f.newest})
+			out = append(out, &part{key: f.part, joint: f.joint, newest: f.newest, factor: f.factor})
 		} else if prev.within == f.within && prev.le == f.le && f.mapping.kind != Histogram {
 			continue
 		}
@@ -327,16 +399,30 @@ func unbroken(samples []window.Sample, w time.Duration) int64 {
 	return start
 }
 
+// of is the canonical series that the query at hand reads for c.
+func (r *Replica) of(c Canonical) Canonical {
+	if other, ok := r.instead[c]; ok {
+		return other
+	}
+	return c
+}
+
 // get returns a canonical series that can be used, or why it cannot.
 func (r *Replica) get(c Canonical) (*stat, string) {
 	st, ok := r.stats[c]
 	if !ok {
 		m, mapped := r.engine.series[c]
 		if !mapped {
-			return nil, fmt.Sprintf("not computable: %s", r.engine.unsupported[c])
+			return nil, fmt.Sprintf("not computable on %s, because %s", r.engine.Name, r.engine.unsupported[c])
 		}
 		if r.ended[c] {
 			return nil, fmt.Sprintf("%s ended: its target cannot be scraped any more", m.names()[0])
+		}
+		if r.unlike[c] {
+			return nil, fmt.Sprintf("no series of %s of this pod has the labels that were asked for", m.names()[0])
+		}
+		if st := r.provenZero(m); st != nil {
+			return st, ""
 		}
 		return nil, fmt.Sprintf("the source has no sample of %s of this pod", m.names()[0])
 	}
@@ -347,6 +433,28 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 		return nil, fmt.Sprintf("the target %s of the pod cannot be scraped: a part of %s may be missing", r.down, st.name)
 	}
 	return st, ""
+}
+
+// provenZero stands for a series that is absent where others prove that it is 0; nil where they do not.
+func (r *Replica) provenZero(m mapping) *stat {
+	witnesses := m.zeroWith
+	if m.lazy {
+		witnesses = []Canonical{Queue, Running}
+	}
+	var zero *stat
+	for _, c := range witnesses {
+		w := r.stats[c]
+		if w == nil || w.fault != "" || r.down != "" || r.level(c, w) != 0 || m.lazy && r.peak(c, w) != 0 {
+			return nil
+		}
+		if zero == nil || w.newest < zero.newest {
+			zero = w
+		}
+	}
+	if zero == nil {
+		return nil
+	}
+	return &stat{name: m.names()[0], newest: zero.newest, interval: zero.interval, window: zero.window, regained: zero.regained, absent: true}
 }
 
 // level folds the newest samples of a gauge.
@@ -363,33 +471,51 @@ func (r *Replica) peak(c Canonical, st *stat) float64 {
 }
 
 func (r *Replica) fold(c Canonical, st *stat, of func([]window.Sample) float64) float64 {
-	m := r.engine.series[c]
-	var sum float64
+	if st.absent {
+		return 0
+	}
+	fold := r.engine.series[c].fold
+	var out float64
 	for _, p := range st.parts {
+		var v float64
 		for _, s := range p.series {
-			sum += of(s)
+			v += of(s) * p.factor
+		}
+		if fold == Max {
+			out = max(out, v)
+		} else {
+			out += v
 		}
 	}
-	if m.fold == Mean {
-		sum /= float64(len(st.parts))
+	if fold == Mean {
+		out /= float64(len(st.parts))
 	}
-	if m.scale != 0 {
-		sum *= m.scale
-	}
-	return sum
+	return out
 }
 
-// part returns the part of that key, or nil.
-func (st *stat) part(key string) *part {
+// joints lists the parts as all canonical series tell them apart.
+func (st *stat) joints() []string {
+	var out []string
+	for _, p := range st.parts {
+		if len(out) == 0 || out[len(out)-1] != p.joint {
+			out = append(out, p.joint)
+		}
+	}
+	return out
+}
+
+// joint returns the parts that another canonical series sees as one.
+func (st *stat) joint(key string) []*part {
 	if st == nil {
 		return nil
 	}
 	// They are sorted: a hostile target may have thousands of parts, each of which is looked for.
-	i, ok := slices.BinarySearchFunc(st.parts, key, func(p *part, key string) int { return strings.Compare(p.key, key) })
-	if !ok {
-		return nil
+	first, _ := slices.BinarySearchFunc(st.parts, key, func(p *part, key string) int { return strings.Compare(p.joint, key) })
+	n := first
+	for n < len(st.parts) && st.parts[n].joint == key {
+		n++
 	}
-	return st.parts[i]
+	return st.parts[first:n]
 }
 
 // readAt is when the newest sample of the stats that was read longest ago was read.

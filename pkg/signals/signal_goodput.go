@@ -19,26 +19,47 @@ import (
 // which only tightens them. An objective between two bucket edges counts at the edge below for the
 // lower bound and at the edge above for the upper one.
 func goodputBounds() []definition {
-	needs := []Canonical{E2E, TTFT}
-	reads := []Canonical{TPOT, Queue, Running, Generated}
-	return []definition{
-		{
-			name:  "goodput",
-			unit:  "requests/s",
-			help:  "Requests per second of the window that are guaranteed to have met every objective (the lower bound that the engine's histograms allow).",
-			needs: needs,
-			reads: reads,
-			eval:  func(r *Replica, p Params) Result { return goodput(r, p, func(b bounds) float64 { return b.lower }) },
-		},
-		{
-			name:  "goodput_upper",
-			unit:  "requests/s",
-			help:  "Requests per second of the window that can have met every objective (the upper bound that the engine's histograms allow).",
-			needs: needs,
-			reads: reads,
-			eval:  func(r *Replica, p Params) Result { return goodput(r, p, func(b bounds) float64 { return b.upper }) },
-		},
+	sloSignal := func(name, unit, help string) definition {
+		return definition{
+			name: name, unit: unit, help: help,
+			needs: []Canonical{E2E},
+			reads: []Canonical{TTFT, TPOT, Queue, Running, Generated, Rejected},
+			slo:   true,
+			roles: oneRole,
+		}
 	}
+	lower := sloSignal("goodput", "requests/s", "Requests per second of the window that are guaranteed to have met every objective (the lower bound that the engine's histograms allow).")
+	lower.formula = "Σ over parts of max(0, N − Σ misses of each objective) / window, with N finished requests; Fréchet's lower bound"
+	lower.eval = judged(0, func(v verdict) Measure { return v.with(v.lower) })
+	lower.merge = addedKnown
+	lower.overload = "falls"
+	lower.target = "no: it falls under overload, and an HPA would scale in"
+
+	upper := sloSignal("goodput_upper", "requests/s", "Requests per second of the window that can have met every objective (the upper bound that the engine's histograms allow).")
+	upper.formula = "Σ over parts of min over the objectives of the requests that met it / window; Fréchet's upper bound"
+	upper.eval = judged(0, func(v verdict) Measure { return v.with(v.upper) })
+	upper.merge = added
+	upper.overload = "falls"
+	upper.target = "no: it falls under overload, and an HPA would scale in"
+
+	attainment := sloSignal("slo_attainment", "0..1", "Part of the window's finished requests that is guaranteed to have met every objective.")
+	attainment.formula = "goodput / rate of finished requests"
+	attainment.eval = judged(1, func(v verdict) Measure {
+		m := v.with(v.lower / v.finished)
+		m.sum, m.weight = v.lower, v.finished
+		return m
+	})
+	attainment.merge = divided(1)
+	attainment.overload = "falls"
+	attainment.target = "no: it falls under overload, and an HPA would scale in"
+
+	misses := sloSignal("slo_miss_rate", "requests/s", "Requests per second of the window that are not guaranteed to have met every objective, with those that were turned away: offered less good.")
+	misses.formula = "rate of finished requests + Δ rejected / window − goodput; it says nothing of requests that the client gave up"
+	misses.eval = missRate
+	misses.merge = added
+	misses.overload = "rises from 0, a request's length late"
+	misses.target = "no: for alerts; it is 0 with enough replicas, and stays up on objectives that no number of replicas meets"
+	return []definition{lower, upper, attainment, misses}
 }
 
 // bounds are on the number of good requests among finished ones.
@@ -47,13 +68,68 @@ type bounds struct {
 	span                   time.Duration
 }
 
-func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
+// verdict is how many requests finished per second, and the bounds on how many of them were good.
+type verdict struct {
+	finished, lower, upper float64
+	Measure
+}
+
+// judged makes an eval of what is to be made of a verdict, and of the value of idleness.
+func judged(idle float64, of func(verdict) Measure) func(*Replica, Params) Measure {
+	return func(r *Replica, p Params) Measure {
+		v := r.judge(p)
+		if v.finished == 0 { // there is none, or nothing to judge
+			if v.HasValue {
+				v.Value = idle
+			}
+			return v.Measure
+		}
+		m := of(v)
+		if math.IsNaN(m.Value) {
+			return r.boundless()
+		}
+		m.State = Value // nothing good of what finished is a finding, and no idleness
+		return m
+	}
+}
+
+func missRate(r *Replica, p Params) Measure {
+	v := r.judge(p)
+	if v.State != Value && v.State != Idle {
+		return v.Measure
+	}
+	missed := v.finished - v.lower
+	if math.IsNaN(missed) {
+		return r.boundless()
+	}
+	if st, reason := r.get(Rejected); reason == "" {
+		_, rejected, _, ok := st.increase()
+		if !ok {
+			return unknown(st.tooFew())
+		}
+		missed += rejected
+	}
+	m := v.Measure
+	m.Value = missed
+	if missed > 0 {
+		m.State = Value
+	}
+	return m
+}
+
+// boundless answers a lower bound that is not 0, but not known.
+func (r *Replica) boundless() Measure {
+	return unknown("how many requests were in the engine when the window began, and may have missed slo.ttft before, is not known: " + r.work().unknown)
+}
+
+// judge counts the good requests of the window. Without any that finished it holds what to answer then.
+func (r *Replica) judge(p Params) verdict {
 	e2e, reason := r.get(E2E)
 	if reason != "" {
-		return unknown(reason)
+		return verdict{Measure: unknown(reason)}
 	}
 	if out, stuck := r.stuck(e2e); stuck {
-		return out
+		return verdict{Measure: out}
 	}
 	hists := map[Canonical]*stat{E2E: e2e}
 	used := []*stat{e2e}
@@ -63,51 +139,51 @@ func goodput(r *Replica, p Params, pick func(bounds) float64) Result {
 		}
 		st, reason := r.get(o.canonical)
 		if reason != "" {
-			return unknown(fmt.Sprintf("slo.%s cannot be checked: %s; leave the objective out for an engine that does not export it", o.canonical, reason))
+			return verdict{Measure: unknown(fmt.Sprintf("slo.%s cannot be checked: %s; leave the objective out for an engine that does not export it", o.canonical, reason))}
 		}
 		hists[o.canonical] = st
 		used = append(used, st)
 	}
 
-	var finished, perSecond float64
+	var v verdict
 	var counters [][]window.Sample
 	for _, part := range e2e.parts {
 		counters = append(counters, countOf(part.buckets))
-		b, reason := r.goodOf(part.key, hists, e2e.window, p.SLO)
+		b, reason := r.goodOf(part.joint, hists, e2e.window, p.SLO)
 		if reason != "" {
-			return unknown(reason)
+			return verdict{Measure: unknown(reason)}
 		}
-		finished += b.finished
-		perSecond += pick(b) / b.span.Seconds()
+		v.finished += b.finished / b.span.Seconds()
+		v.lower += b.lower / b.span.Seconds()
+		v.upper += b.upper / b.span.Seconds()
 	}
-	if finished == 0 {
-		return r.nothingFinished(e2e)
+	if v.finished == 0 {
+		v.Measure = r.nothingFinished(e2e)
+		return v
 	}
 	if reason := r.resumed(e2e, counters...); reason != "" {
-		return unknown(reason)
+		return verdict{Measure: unknown(reason)}
 	}
-	if math.IsNaN(perSecond) {
-		return unknown("how many requests were in the engine when the window began, and may have missed slo.ttft before, is not known: " + r.work().unknown)
-	}
-	return Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(used...), Window: e2e.window}
+	v.Measure = Measure{Result: Result{State: Value, HasValue: true, Time: readAt(used...), Window: e2e.window}}
+	return v
 }
 
 // goodOf bounds the good requests of one part.
-func (r *Replica) goodOf(key string, hists map[Canonical]*stat, w time.Duration, slo SLO) (bounds, string) {
+func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duration, slo SLO) (bounds, string) {
 	// The histograms may have been fetched one scrape apart: compare them up to the same instant.
 	until := int64(math.MaxInt64)
 	for _, st := range hists {
-		p := st.part(key)
-		if p == nil {
+		parts := st.joint(joint)
+		if len(parts) != 1 {
 			return bounds{}, fmt.Sprintf("%s is missing for a part of the replica", st.name)
 		}
-		until = min(until, p.newest)
+		until = min(until, parts[0].newest)
 	}
 	from := until - w.Milliseconds()
-	if in := window.Since(countOf(hists[E2E].part(key).buckets), from); len(in) > 0 {
+	if in := window.Since(countOf(hists[E2E].joint(joint)[0].buckets), from); len(in) > 0 {
 		from = in[0].T // growth is seen from this sample on
 	}
-	all, span, ok := window.Increases(upTo(hists[E2E].part(key).buckets, until), from)
+	all, span, ok := window.Increases(upTo(hists[E2E].joint(joint)[0].buckets, until), from)
 	if !ok {
 		return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[E2E].name, w)
 	}
@@ -120,12 +196,12 @@ func (r *Replica) goodOf(key string, hists map[Canonical]*stat, w time.Duration,
 		if o.limit == 0 {
 			continue
 		}
-		buckets := upTo(hists[o.canonical].part(key).buckets, until)
+		buckets := upTo(hists[o.canonical].joint(joint)[0].buckets, until)
 		if math.IsInf(buckets[0].LE, 1) {
 			return bounds{}, fmt.Sprintf("%s has no finite bound: are buckets dropped on the way?", hists[o.canonical].name)
 		}
 		if o.canonical == TTFT {
-			missed, met, ok := r.firstTokensOf(key, buckets, from, longest(all), o.limit)
+			missed, met, ok := r.firstTokensOf(joint, buckets, from, longest(all), o.limit)
 			if !ok {
 				return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[TTFT].name, w)
 			}
@@ -153,12 +229,12 @@ func (r *Replica) goodOf(key string, hists map[Canonical]*stat, w time.Duration,
 // long is well before its finish: so misses are looked for over the window and the longest decode
 // before it. Where the samples do not reach back so far, or where it is less, whatever was in the
 // engine when the window began may have missed.
-func (r *Replica) firstTokensOf(key string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration) (missed, met float64, ok bool) {
+func (r *Replica) firstTokensOf(joint string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration) (missed, met float64, ok bool) {
 	h, _, ok := window.Increases(buckets, from)
 	if !ok {
 		return 0, 0, false
 	}
-	before := r.inEngineAt(key, from)
+	before := r.inEngineAt(joint, from)
 	lower, upper := window.AtMost(h, limit.Seconds())
 	missed, met = count(h)-lower+before, upper+before
 
@@ -187,24 +263,36 @@ func sampleBefore(buckets []window.BucketSeries, t int64) (int64, bool) {
 
 // inEngineAt is how many requests were in a part at the newest sample not after t, or at its oldest.
 // Unknown gauges bound nothing.
-func (r *Replica) inEngineAt(key string, t int64) float64 {
+func (r *Replica) inEngineAt(joint string, t int64) float64 {
 	var sum float64
 	for _, c := range []Canonical{Queue, Running} {
 		st, _ := r.get(c)
-		p := st.part(key)
-		if p == nil {
+		if st != nil && st.absent {
+			continue
+		}
+		parts := st.joint(joint)
+		if len(parts) == 0 {
 			return math.Inf(1)
 		}
-		v := p.series[0][0].V
-		for _, s := range p.series[0] {
-			if s.T > t {
-				break
+		for _, p := range parts {
+			for _, samples := range p.series {
+				sum += valueAt(samples, t)
 			}
-			v = s.V
 		}
-		sum += v
 	}
 	return sum
+}
+
+// valueAt is the value at the newest sample not after t, or at the oldest.
+func valueAt(samples []window.Sample, t int64) float64 {
+	v := samples[0].V
+	for _, s := range samples {
+		if s.T > t {
+			break
+		}
+		v = s.V
+	}
+	return v
 }
 
 // longest is the upper bound of the highest bucket that was hit, 0 when that is unbounded.

@@ -8,74 +8,170 @@ import (
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
-// ttftQuantiles are the quantiles of the time to first token.
-func ttftQuantiles() []definition {
+// Latencies: quantiles of the engine's histograms, and what is known of the requests that are not in
+// them yet.
+
+// latency is a histogram and how to bound what still waits for being observed.
+type latency struct {
+	name      string
+	canonical Canonical
+	help      string
+	observed  string // when
+	overload  string
+	// waits says which work is waiting to be observed.
+	waits func(work) bool
+	// without is how long nothing was observed though it was waited for.
+	without func(*Replica, *stat) time.Duration
+	// event names what is observed, in messages.
+	event string
+	roles roles
+}
+
+var latencies = []latency{
+	{
+		name: "ttft", canonical: TTFT, help: "Time to first token", observed: "the first token", event: "first token",
+		overload: "rises without limit", roles: oneRole,
+		waits:   func(w work) bool { return w.waiting > 0 },
+		without: (*Replica).withoutFirstToken,
+	},
+	{
+		name: "queue_time", canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", event: "request",
+		overload: "rises without limit", roles: oneRole,
+		waits:   func(w work) bool { return w.waiting > 0 },
+		without: func(r *Replica, _ *stat) time.Duration { return r.queueing() },
+	},
+	{
+		name: "tpot", canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", event: "token",
+		overload: "rises until the batch is full", roles: decodeRole,
+		waits:   func(w work) bool { return w.running > 0 },
+		without: func(r *Replica, st *stat) time.Duration { return r.tokenless(st) },
+	},
+	{
+		name: "itl", canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", event: "token",
+		overload: "rises until the batch is full", roles: decodeRole,
+		waits:   func(w work) bool { return w.running > 0 },
+		without: func(r *Replica, st *stat) time.Duration { return r.tokenless(st) },
+	},
+	{
+		name: "e2e_latency", canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", event: "finish",
+		overload: "rises without limit", roles: decodeRole,
+		waits:   func(w work) bool { return w.waiting > 0 || w.running > 0 },
+		without: (*Replica).withoutFinish,
+	},
+}
+
+// defaultQuantile is what a latency answers whose name says none: for control a P90 needs a tenth of
+// the requests that a P99 needs.
+const defaultQuantile = 0.9
+
+func latencyQuantiles() []definition {
 	var out []definition
-	for _, p := range []int{50, 90, 95, 99} {
-		q := float64(p) / 100
-		out = append(out, definition{
-			name:  fmt.Sprintf("ttft_p%d_seconds", p),
-			unit:  "seconds",
-			help:  fmt.Sprintf("Time to first token that %d %% of the window's requests stayed within, per pod; while nothing progresses, the time without a first token.", p),
-			needs: []Canonical{TTFT},
-			reads: []Canonical{Queue, Running, Generated},
-			eval:  func(r *Replica, p Params) Result { return ttftQuantile(r, p, q) },
-		})
+	for _, l := range latencies {
+		for _, percent := range []int{0, 50, 90, 95, 99} {
+			d := definition{
+				name:     fmt.Sprintf("%s_p%d_seconds", l.name, percent),
+				unit:     "seconds",
+				help:     fmt.Sprintf("%s that %d %% of the window's requests stayed within, per pod; while nothing progresses, the time without a %s.", l.help, percent, l.event),
+				formula:  fmt.Sprintf("quantile of Δ %s over the window, observed at %s; interpolated in its bucket as by PromQL's histogram_quantile, and the bound of the highest bucket seen where less than one observation is expected above it", l.canonical, l.observed),
+				needs:    []Canonical{l.canonical},
+				reads:    []Canonical{Queue, Running, KVUsed, Generated},
+				quantile: float64(percent) / 100,
+				fixed:    true,
+				slo:      true,
+				eval:     l.eval,
+				merge:    quantiled,
+				roles:    l.roles,
+				overload: l.overload,
+				target:   "Object, Value; as a Pods metric the HPA averages it, and idle pods hide the slow one",
+			}
+			if percent == 0 {
+				d.name, d.quantile, d.fixed = l.name+"_seconds", defaultQuantile, false
+				d.help = fmt.Sprintf("%s that the part of the window's requests stayed within that quantile=… names, 0.9 unless it does, per pod; while nothing progresses, the time without a %s.", l.help, l.event)
+			}
+			if l.canonical == QueueTime {
+				d.reads = append(d.reads, TTFT)
+			}
+			out = append(out, d)
+		}
 	}
 	return out
 }
 
-func ttftQuantile(r *Replica, p Params, q float64) Result {
-	ttft, reason := r.get(TTFT)
+func (l latency) eval(r *Replica, p Params) Measure {
+	st, reason := r.get(l.canonical)
 	if reason != "" {
 		return unknown(reason)
 	}
-	hist, _, ok := ttft.growth()
+	hist, ok := st.growthOfAll()
 	if !ok {
-		return unknown(fmt.Sprintf("%s has not been read twice in the window of %s yet", ttft.name, ttft.window))
+		return unknown(st.tooFew())
 	}
-	if len(hist) < 2 {
-		return unknown(fmt.Sprintf("%s has no finite bound that its parts share: are buckets dropped on the way?", ttft.name))
+	if len(hist) == 1 {
+		return unknown(fmt.Sprintf("%s has no finite bound that its parts share: are buckets dropped on the way?", st.name))
 	}
 	w := r.work()
-	out := Result{State: Value, HasValue: true, Time: readAt(ttft), Window: ttft.window}
+	stallCap := p.stallCap(l.canonical)
+	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(st), Window: st.window}, hist: hist}
 	if count(hist) > 0 {
-		out.Value = quantile(q, hist)
+		q := quantileOf(p.quantile, [][]window.Bucket{hist})
+		out.Value, out.LowerBound, out.Resolution = q.Value, q.LowerBound, q.Resolution
 		// Above the highest bound the quantile is that bound at the least. Where buckets are dropped on
 		// the way that may be far too low.
-		if above(q, hist) && out.Value < p.StallCap().Seconds() {
-			return unknown(fmt.Sprintf("it is above %g s, the highest finite bound there is of %s: are buckets dropped on the way?", out.Value, ttft.name))
+		if q.LowerBound && out.Value < stallCap.Seconds() {
+			return unknown(fmt.Sprintf("it is above %g s, the highest finite bound there is of %s: are buckets dropped on the way?", out.Value, st.name))
 		}
 	} else if w.unknown != "" {
-		return unknown("no first token in the window, and whether anybody waits for one is not known: " + w.unknown)
+		return unknown(fmt.Sprintf("no %s in the window, and whether anybody waits for one is not known: %s", l.event, w.unknown))
 	} else if _, reason := r.get(Generated); w.running > 0 && reason != "" {
-		return unknown("no first token in the window, and whether the running requests have had theirs is not known: " + reason)
+		return unknown(fmt.Sprintf("no %s in the window, and whether the running requests have had theirs is not known: %s", l.event, reason))
 	}
 
-	// The requests that still wait are not in the histogram. That none of them got its first token
-	// for a while says at least so much about their latency.
-	bound := min(r.withoutFirstToken(ttft), p.StallCap())
+	// The requests that still wait are not in the histogram. That none of them was observed for a
+	// while says at least so much about their latency.
+	without := l.without(r, st)
+	bound := min(without, stallCap)
 	switch {
-	case bound.Seconds() > out.Value, count(hist) == 0 && (w.waiting > 0 || bound > 0):
-		out.State = Stalled
+	case bound.Seconds() > out.Value, count(hist) == 0 && (l.waits(w) || bound > 0):
+		out.State, out.LowerBound, out.Resolution = Stalled, true, nil
 		out.Value = max(out.Value, bound.Seconds())
-		out.Reason = fmt.Sprintf("no first token for %s with %s", r.withoutFirstToken(ttft).Round(time.Second), w)
+		out.stuck = count(hist) + max(1, w.waiting)
+		out.Reason = fmt.Sprintf("no %s for %s with %s", l.event, without.Round(time.Second), w)
 	case count(hist) == 0:
 		out.State = Idle
 	}
 	return out
 }
 
-// growth returns how much the histogram grew in its window, all parts together.
-func (st *stat) growth() (hist []window.Bucket, span time.Duration, ok bool) {
-	for _, p := range st.parts {
-		h, s, grown := window.Increases(p.buckets, p.newest-st.window.Milliseconds())
-		if !grown {
-			return nil, 0, false
-		}
-		hist, span = merge(hist, h), max(span, s)
+// queueing is how long requests have been waiting while none of them got to its first token.
+func (r *Replica) queueing() time.Duration {
+	st, reason := r.get(TTFT)
+	if reason != "" {
+		return 0
 	}
-	return hist, span, len(st.parts) > 0
+	return r.withoutFirstToken(st)
+}
+
+// tokenless is withoutToken, once it is longer than a long prefill takes.
+func (r *Replica) tokenless(st *stat) time.Duration {
+	if d := r.withoutToken(); d > st.freshFor() {
+		return d
+	}
+	return 0
+}
+
+// growthOfAll returns how much the histogram grew in its window, all parts together.
+func (st *stat) growthOfAll() (hist []window.Bucket, ok bool) {
+	if st.absent {
+		return nil, true
+	}
+	for _, p := range st.parts {
+		h, _, grown := window.Increases(p.buckets, p.newest-st.window.Milliseconds())
+		if !grown {
+			return nil, false
+		}
+		hist = merge(hist, h)
+	}
+	return hist, len(st.parts) > 0
 }
 
 // merge adds two cumulative histograms. Where their bounds differ the common ones remain: counts
@@ -101,22 +197,23 @@ func merge(a, b []window.Bucket) []window.Bucket {
 }
 
 // count is the number of observations.
-func count(hist []window.Bucket) float64 { return hist[len(hist)-1].Count }
+func count(hist []window.Bucket) float64 {
+	if len(hist) == 0 {
+		return 0
+	}
+	return hist[len(hist)-1].Count
+}
 
 // above reports whether a quantile is above the highest finite bound.
 func above(q float64, hist []window.Bucket) bool {
-	finite := hist[len(hist)-2].Count
-	if count(hist)*(1-q) >= 1 {
-		return finite < q*count(hist)
-	}
-	return finite < count(hist)
+	return hist[len(hist)-2].Count < rank(q, count(hist))
 }
 
 // quantile is PromQL's, but for few observations: where less than one of them is expected above
 // the quantile it is the greatest observation that is asked for, and the answer is the bound of
 // the highest bucket seen. An interpolated guess would be low by chance.
 func quantile(q float64, hist []window.Bucket) float64 {
-	if count(hist)*(1-q) >= 1 {
+	if rank(q, count(hist)) < count(hist) {
 		return window.Quantile(q, hist)
 	}
 	finite := 0.0

@@ -7,44 +7,107 @@ import (
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
+// Rates of counters over the window.
+
 var requestRate = definition{
-	name:  "request_rate",
-	unit:  "requests/s",
-	help:  "Requests finished per second of the window, for whatever reason they finished.",
-	needs: []Canonical{Finished},
-	reads: []Canonical{Queue, Running, Generated},
-	eval:  evalRequestRate,
+	name:     "request_rate",
+	unit:     "requests/s",
+	help:     "Requests finished per second of the window, for whatever reason they finished.",
+	formula:  "Δ finished / window; aborts by the client are not in it where the engine does not count them",
+	needs:    []Canonical{Finished},
+	reads:    []Canonical{Queue, Running, Generated},
+	eval:     rateOf(Finished, func(w work) bool { return w.waiting > 0 || w.running > 0 }),
+	merge:    added,
+	roles:    decodeRole,
+	overload: "rises to the capacity and stops there",
+	target:   "no: it cannot rise above what the replicas can do",
 }
 
-func evalRequestRate(r *Replica, _ Params) Result {
-	st, reason := r.get(Finished)
-	if reason != "" {
-		return unknown(reason)
+var promptTokensRate = definition{
+	name:     "prompt_tokens_rate",
+	unit:     "tokens/s",
+	help:     "Prompt tokens per second of the window, cached or not, counted as their prefill completes.",
+	formula:  "Δ prompt / window",
+	needs:    []Canonical{Prompt},
+	reads:    []Canonical{Queue, Running, Generated},
+	eval:     rateOf(Prompt, func(w work) bool { return w.waiting > 0 }),
+	merge:    added,
+	roles:    prefillRole,
+	overload: "rises to the capacity and stops there",
+	target:   "no: it cannot rise above what the replicas can do",
+}
+
+var generationTokensRate = definition{
+	name:     "generation_tokens_rate",
+	unit:     "tokens/s",
+	help:     "Output tokens per second of the window.",
+	formula:  "Δ generated / window",
+	needs:    []Canonical{Generated},
+	reads:    []Canonical{Queue, Running},
+	eval:     rateOf(Generated, func(w work) bool { return w.waiting > 0 || w.running > 0 }),
+	merge:    added,
+	roles:    decodeRole,
+	overload: "rises to the capacity and stops there; falls as prefill takes its place",
+	target:   "with care: as the throughput that a replica sustains within its objectives",
+}
+
+var preemptionRate = definition{
+	name:     "preemption_rate",
+	unit:     "preemptions/s",
+	help:     "Running requests put back per second of the window, as the KV cache had no block left for them.",
+	formula:  "Δ preemptions / window",
+	needs:    []Canonical{Preemptions},
+	reads:    []Canonical{Queue, Running, Generated},
+	eval:     rateOf(Preemptions, func(work) bool { return false }),
+	merge:    added,
+	overload: "rises from 0 where the cache is what is short",
+	target:   "no: for alerts; it is 0 with enough replicas, and with far too many",
+}
+
+// rateOf is the growth of a counter per second. waits says what work it is that the counter must
+// count for; while there is such work and nothing is counted, the rate is not known to be 0.
+func rateOf(c Canonical, waits func(work) bool) func(*Replica, Params) Measure {
+	return func(r *Replica, _ Params) Measure {
+		st, reason := r.get(c)
+		if reason != "" {
+			return unknown(reason)
+		}
+		if out, stuck := r.stuck(st); stuck {
+			return out
+		}
+		delta, perSecond, counters, ok := st.increase()
+		if !ok {
+			return unknown(st.tooFew())
+		}
+		if delta == 0 {
+			return r.noneCounted(st, waits)
+		}
+		if reason := r.resumed(st, counters...); reason != "" {
+			return unknown(reason)
+		}
+		return Measure{Result: Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(st), Window: st.window}}
 	}
-	if out, stuck := r.stuck(st); stuck {
-		return out
-	}
-	var delta, perSecond float64
-	var counters [][]window.Sample
+}
+
+// increase is how much the counters grew in the window, and how fast.
+func (st *stat) increase() (delta, perSecond float64, counters [][]window.Sample, ok bool) {
 	for _, p := range st.parts {
 		for _, samples := range p.series {
 			counters = append(counters, samples)
 			samples = window.Since(samples, p.newest-st.window.Milliseconds())
 			d, ok := window.Increase(samples)
 			if !ok {
-				return unknown(fmt.Sprintf("%s has not been read twice in the window of %s yet", st.name, st.window))
+				return 0, 0, nil, false
 			}
 			delta += d
 			perSecond += d / seconds(samples)
 		}
 	}
-	if delta == 0 {
-		return r.nothingFinished(st)
-	}
-	if reason := r.resumed(st, counters...); reason != "" {
-		return unknown(reason)
-	}
-	return Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(st), Window: st.window}
+	return delta, perSecond, counters, true
+}
+
+func (st *stat) tooFew() string {
+	return fmt.Sprintf("%s has not been read twice in the window of %s yet", st.name, st.window)
 }
 
 func seconds(samples []window.Sample) float64 {
@@ -53,35 +116,38 @@ func seconds(samples []window.Sample) float64 {
 
 // stuck answers a rate while no token is generated though requests are there: without a value, as
 // with every scrape less of the window would be of the time before.
-func (r *Replica) stuck(st *stat) (Result, bool) {
+func (r *Replica) stuck(st *stat) (Measure, bool) {
 	stalled := r.withoutToken()
 	if stalled <= st.freshFor() {
-		return Result{}, false
+		return Measure{}, false
 	}
-	return Result{
+	return Measure{Result: Result{
 		State:  Stalled,
 		Time:   readAt(st),
 		Window: st.window,
 		Reason: fmt.Sprintf("no token for %s with %s", stalled.Round(time.Second), r.work()),
-	}, true
+	}}, true
 }
 
-// nothingFinished answers a rate of finished requests of which there was none. With nothing to do
-// that is a rate of 0. With requests in the engine it says nothing about their rate: they may be
-// long, or the engine may hang, and a 0 would scale it down.
-func (r *Replica) nothingFinished(st *stat) Result {
+// nothingFinished answers a rate of finished requests of which there was none.
+func (r *Replica) nothingFinished(st *stat) Measure {
+	return r.noneCounted(st, func(w work) bool { return w.waiting > 0 || w.running > 0 })
+}
+
+// noneCounted answers a rate of what did not happen. With nothing to do that is a rate of 0. With work
+// it must be counted for it says nothing: that may be long, or the engine may hang, and a 0 would scale
+// it down.
+func (r *Replica) noneCounted(st *stat, waits func(work) bool) Measure {
 	w := r.work()
+	out := Measure{Result: Result{State: Idle, HasValue: true, Time: readAt(st), Window: st.window}}
 	switch {
-	case w.none():
-		return Result{State: Idle, HasValue: true, Time: readAt(st), Window: st.window}
-	case w.some():
-		return Result{
-			State:  Stalled,
-			Time:   readAt(st),
-			Window: st.window,
-			Reason: fmt.Sprintf("no request finished for %s with %s", st.window.Round(time.Second), w),
-		}
-	default:
-		return unknown("no request finished in the window, and whether any is in the engine is not known: " + w.unknown)
+	case w.unknown != "":
+		return unknown(fmt.Sprintf("%s did not grow in the window, and whether any request is in the engine is not known: %s", st.name, w.unknown))
+	case waits(w):
+		out.State, out.HasValue = Stalled, false
+		out.Reason = fmt.Sprintf("%s did not grow for %s with %s", st.name, st.window.Round(time.Second), w)
+	case !w.none():
+		out.State = Value
 	}
+	return out
 }

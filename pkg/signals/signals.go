@@ -2,7 +2,9 @@
 // become.
 //
 // An engine (engine_*.go) maps canonical series to the spellings it stores them under. A signal
-// (signal_*.go) is a pure function from the canonical series of one replica to a Result. Nothing
+// (signal_*.go) is a pure function from the canonical series of one replica to a Measure, of which
+// those of several replicas merge into one Result: a group's P99 comes from merged buckets and never
+// from P99s. Nothing
 // here does I/O, reads a clock or knows Kubernetes: the adapter, the back-test and the simulator
 // evaluate the same code.
 //
@@ -46,12 +48,22 @@ type Result struct {
 	Time time.Time
 	// Window is the stretch of time the value describes; zero for an instantaneous value.
 	Window time.Duration
-	// Reason says in a sentence's worth of words why there is no value, or what Stalled saw.
+	// Reason says in a sentence's worth of words why there is no value, or what Stalled saw, or what
+	// is missing in the value of a group.
 	Reason string
+	// LowerBound says that the truth is Value or more.
+	LowerBound bool
+	// Resolution says how sharp a quantile is; nil for what is none.
+	Resolution *Resolution
 }
 
-// unknown is a Result without a value.
-func unknown(reason string) Result { return Result{Reason: reason} }
+// Resolution says how sharp a quantile of a histogram is.
+type Resolution struct {
+	// Low and High are the bounds of the bucket that holds the quantile; High may be +Inf.
+	Low, High float64
+	// Events is how many observations it is taken of.
+	Events float64
+}
 
 // Signal is one signal of one engine, as served.
 type Signal struct {
@@ -62,7 +74,7 @@ type Signal struct {
 	// Help is one sentence for people.
 	Help string
 
-	engine *Engine
-	uses   []Canonical
-	eval   func(*Replica, Params) Result
+	definition *definition
+	engine     *Engine // nil for whatever engine a pod runs
+	missing    string  // why the engine cannot give it; "" when it can
 }

@@ -1,16 +1,19 @@
 package signals
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -29,6 +32,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the answers in testdata/*.txt
 //	at 60s partial                            the source answers in part
 //	at 60s behind=30s                         the source's clock is behind that of what writes to it
 //	    vllm_queue_depth: value 3
+//	    vllm_queue_depth{reason=capacity}: value 2      a selector, and the parameters of a query
+//	at 60s group=p,q:prefill,r:decode         the answers of a group of pods, with their roles
 //	clear                                     forgets everything
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -48,7 +53,7 @@ func TestTranscripts(t *testing.T) {
 				}
 				return
 			}
-			if diff := cmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")); diff != "" {
+			if diff := gocmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")); diff != "" {
 				t.Errorf("answers differ (-transcript +now):\n%s", diff)
 			}
 		})
@@ -66,6 +71,7 @@ type transcript struct {
 	interval time.Duration
 	mode     string
 	pod      string
+	group    []string
 	at       At
 }
 
@@ -102,10 +108,11 @@ func (tr *transcript) run(text string) string {
 		case tr.mode == "load":
 			fail(tr.load(strings.TrimSpace(code)))
 		case tr.mode == "at":
-			name, _, _ := strings.Cut(fields[0], ":")
-			answer, err := tr.answer(name)
+			query, err := splitQuery(strings.TrimSpace(code))
 			fail(err)
-			line = "    " + name + ": " + answer
+			answer, err := tr.answer(query)
+			fail(err)
+			line = "    " + query + ": " + answer
 		default:
 			fail(fmt.Errorf("indented line without a directive"))
 		}
@@ -162,10 +169,11 @@ func (tr *transcript) directive(fields []string) (err error) {
 				tr.store.Append(s.ls, s.T, s.V)
 			}
 		}
-		tr.pod = "p"
-		if args["pod"] != "" {
-			tr.pod = args["pod"]
+		tr.group = nil
+		if args["group"] != "" {
+			tr.group = strings.Split(args["group"], ",")
 		}
+		tr.pod = cmp.Or(args["pod"], "p")
 	default:
 		return fmt.Errorf("no directive of that name")
 	}
@@ -193,15 +201,83 @@ func (tr *transcript) load(series string) error {
 	return nil
 }
 
-func (tr *transcript) answer(name string) (string, error) {
-	s := Lookup(name)
-	if s == nil {
-		return "", fmt.Errorf("no signal of that name")
+// splitQuery cuts the answer off a line: what follows the name and the selector.
+func splitQuery(line string) (query string, err error) {
+	end := strings.IndexAny(line, "{:")
+	switch {
+	case end < 0:
+		return line, nil
+	case line[end] == ':':
+		return line[:end], nil
 	}
-	r := Evaluate([]*Signal{s}, tr.store.Group(GroupKey("ns", tr.pod)), tr.at, tr.params)[0]
+	if end = strings.Index(line, "}"); end < 0 {
+		return "", fmt.Errorf("the selector does not end")
+	}
+	return line[:end+1], nil
+}
+
+func (tr *transcript) answer(text string) (string, error) {
+	name, selector, _ := strings.Cut(strings.TrimSuffix(text, "}"), "{")
+	q := Query{Signal: name}
+	var where []string
+	for _, part := range strings.FieldsFunc(selector, func(r rune) bool { return r == ';' }) {
+		k, v, _ := strings.Cut(part, "=")
+		var err error
+		switch k {
+		case "quantile":
+			q.Quantile, err = strconv.ParseFloat(v, 64)
+		case "window":
+			q.Window, err = time.ParseDuration(v)
+		case "ttft":
+			q.SLO.TTFT, err = time.ParseDuration(v)
+		case "tpot":
+			q.SLO.TPOT, err = time.ParseDuration(v)
+		case "e2e":
+			q.SLO.E2E, err = time.ParseDuration(v)
+		default:
+			where = append(where, part)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	q.Where = strings.Join(where, ",")
+	plan, err := Prepare(q)
+	if err != nil {
+		return "refused (" + err.Error() + ")", nil
+	}
+	if tr.group == nil {
+		return written(tr.measure(plan, tr.pod).Result), nil
+	}
+	var members []Member
+	for _, m := range tr.group {
+		pod, role, _ := strings.Cut(m, ":")
+		members = append(members, Member{Name: pod, Role: role, Measure: tr.measure(plan, pod)})
+	}
+	return written(plan.Merge(members, tr.params)), nil
+}
+
+func (tr *transcript) measure(plan *Plan, pod string) Measure {
+	at := tr.at
+	at.Pod = pod
+	key := GroupKey("ns", pod)
+	if plan.Signal().OfPool() {
+		key = PoolKey("ns", pod)
+	}
+	return Evaluate([]*Plan{plan}, tr.store.Group(key), at, tr.params)[0]
+}
+
+func written(r Result) string {
 	out := r.State.String()
 	if r.HasValue {
-		out += fmt.Sprintf(" %.5g", r.Value)
+		out += " "
+		if r.LowerBound {
+			out += ">= "
+		}
+		out += fmt.Sprintf("%.5g", r.Value)
+	}
+	if r.Resolution != nil {
+		out += fmt.Sprintf(" in %g..%g of %g", r.Resolution.Low, r.Resolution.High, r.Resolution.Events)
 	}
 	if !r.Time.IsZero() {
 		out += fmt.Sprintf(" at %s", r.Time.Sub(epoch))
@@ -212,11 +288,12 @@ func (tr *transcript) answer(name string) (string, error) {
 	if r.Reason != "" {
 		out += " (" + r.Reason + ")"
 	}
-	return out, nil
+	return out
 }
 
-// TestTranscriptsCoverEverySignal keeps a signal from being added without a transcript.
-func TestTranscriptsCoverEverySignal(t *testing.T) {
+// TestTranscriptsCoverTheCatalogue keeps a signal from being added without a transcript in which it has
+// a value, and one in which it has none; and a series of an engine without being read in one.
+func TestTranscriptsCoverTheCatalogue(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.txt")
 	var all strings.Builder
 	for _, f := range files {
@@ -226,10 +303,22 @@ func TestTranscriptsCoverEverySignal(t *testing.T) {
 		}
 		all.Write(text)
 	}
-	for _, s := range Catalogue() {
-		for _, state := range []string{"value", "unknown"} {
-			if !regexp.MustCompile(`(?m)^    ` + s.Name + `: ` + state).MatchString(all.String()) {
-				t.Errorf("no transcript in which %s is %s", s.Name, state)
+	for _, d := range definitions {
+		if d.fixed && d.quantile != 0.99 {
+			continue // they differ in a number
+		}
+		for _, state := range []string{"(value|idle)", "unknown"} {
+			if !regexp.MustCompile(`(?m)^    [a-z_]*` + d.name + `(\{.*\})?: ` + state).MatchString(all.String()) {
+				t.Errorf("no transcript in which %s is %s", d.name, state)
+			}
+		}
+	}
+	for _, e := range engines {
+		for c, m := range e.series {
+			if !slices.ContainsFunc(m.names(), func(n string) bool {
+				return regexp.MustCompile(`(?m)^    ` + regexp.QuoteMeta(n) + `[ {]`).MatchString(all.String())
+			}) {
+				t.Errorf("no transcript with a sample of %s of %s", c, e.Name)
 			}
 		}
 	}

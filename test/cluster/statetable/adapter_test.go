@@ -25,6 +25,7 @@ import (
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/pkg/provider"
 	"github.com/inference-metrics/adapter/pkg/signals"
@@ -39,16 +40,25 @@ type adapter struct {
 
 func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface, src source.Source) *adapter {
 	t.Helper()
+	parser := query.Parser{Window: signals.DefaultParams().Window}
 	podMirror, lister := kube.NewPods(client)
 	collector, err := collect.New(collect.Config{Source: src, Pods: lister, Params: signals.DefaultParams()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	hpaMirror := kube.NewHPAs(client, collector.SetStanding)
+	hpaMirror := kube.NewHPAs(client, func(named []kube.MetricRef) {
+		var plans []*signals.Plan
+		for _, m := range named {
+			if r, err := parser.ParseText(m.Name, m.Selector); err == nil {
+				plans = append(plans, r.Plan)
+			}
+		}
+		collector.SetStanding(plans)
+	})
 	go podMirror.Run(ctx)
 	go hpaMirror.Run(ctx)
 	go func() { _ = collector.Run(ctx) }()
-	return &adapter{provider.New(collector, lister), collector, lister}
+	return &adapter{provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: pods.NoGroups{}, Parser: parser}), collector, lister}
 }
 
 func (a *adapter) state(signal string, name types.NamespacedName) signals.State {
@@ -56,7 +66,7 @@ func (a *adapter) state(signal string, name types.NamespacedName) signals.State 
 	if pod == nil {
 		return signals.Unknown
 	}
-	return a.collector.Snapshot().Result(signal, pod).State
+	return a.collector.Snapshot().Measure(signals.Query{Signal: signal}, pod).State
 }
 
 // metricsClient is what the HPA controller asks: its own client, over a connection that carries

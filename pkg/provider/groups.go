@@ -1,0 +1,149 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/metrics/pkg/apis/custom_metrics"
+
+	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/query"
+	"github.com/inference-metrics/adapter/pkg/signals"
+)
+
+// ofObject returns a signal of the group of pods that an object stands for.
+func (p *Provider) ofObject(o pods.Object, r query.Request) (*custom_metrics.MetricValue, error) {
+	snapshot := p.Snapshots.Snapshot()
+	if err := collected(snapshot, r); err != nil {
+		return nil, err
+	}
+	var result signals.Result
+	if r.Plan.Signal().OfPool() {
+		result = snapshot.Pool(r.Plan.Query, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}).Result
+	} else {
+		members, roles, err := p.members(o, r)
+		if err != nil {
+			return nil, err
+		}
+		if len(members) == 0 {
+			return nil, notFound("no value of %s for %s: it has no pod that has been Ready and is not ending%s", r.Plan.Query.Signal, o, ofRole(r))
+		}
+		result = snapshot.Merge(r.Plan, members, roles)
+	}
+	item, why := value(r, result)
+	if why != nil {
+		var none reasons
+		none.add(*why)
+		return nil, none.err(fmt.Sprintf("no value of %s for %s", r.Plan.Query.Signal, o), snapshot)
+	}
+	item.DescribedObject = reference(o)
+	return &item, nil
+}
+
+// ofObjects returns a signal of each of the selected objects that has a value.
+func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, selector labels.Selector, r query.Request) (*custom_metrics.MetricValueList, error) {
+	objects, err := p.Groups.Objects(kind, namespace, selector)
+	if err != nil {
+		return nil, groupError(r, err)
+	}
+	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
+	var first error
+	for _, o := range objects {
+		item, err := p.ofObject(o, r)
+		if err != nil {
+			first = cmpErr(first, err)
+			continue
+		}
+		list.Items = append(list.Items, *item)
+	}
+	if len(list.Items) == 0 && first != nil {
+		return nil, first
+	}
+	return list, nil
+}
+
+func cmpErr(first, err error) error {
+	if first != nil {
+		return first
+	}
+	return err
+}
+
+// members returns the pods that count for an object, with their roles.
+func (p *Provider) members(o pods.Object, r query.Request) ([]*pods.Pod, []string, error) {
+	all, err := p.Groups.Members(o)
+	if err != nil {
+		return nil, nil, groupError(r, err)
+	}
+	snapshot := p.Snapshots.Snapshot()
+	var members []*pods.Pod
+	var roles []string
+	for _, pod := range all {
+		role := pods.Role(pod, p.RoleLabels)
+		switch {
+		case !pod.WasReady: // it has no part of the load yet
+		case !r.Takes(role):
+		case isMixed(o.GroupResource) && !snapshot.Exports(pod):
+			// A router or a web server: the selector takes it in, and no engine is in it.
+		default:
+			members, roles = append(members, pod), append(roles, role)
+		}
+	}
+	return members, roles, nil
+}
+
+func ofRole(r query.Request) string {
+	if r.Roles() {
+		return ", of the role that the metric selector asks for"
+	}
+	return ""
+}
+
+func groupError(r query.Request, err error) error {
+	var why *pods.GroupError
+	if errors.As(err, &why) && why.Why == pods.NotRead {
+		return unavailable("%s: %v", r.Plan.Query.Signal, err)
+	}
+	return notFound("%s: %v", r.Plan.Query.Signal, err)
+}
+
+// The kinds of object that take in pods of different workloads.
+var (
+	services = schema.GroupResource{Resource: "services"}
+	pools    = []schema.GroupResource{
+		{Group: "inference.networking.k8s.io", Resource: "inferencepools"},
+		{Group: "inference.networking.x-k8s.io", Resource: "inferencepools"},
+	}
+)
+
+func isPool(kind schema.GroupResource) bool { return slices.Contains(pools, kind) }
+
+func isMixed(kind schema.GroupResource) bool {
+	return kind == pods.Namespaces || kind == services || isPool(kind)
+}
+
+// references are the kinds that objects are described by.
+var references = map[schema.GroupResource]schema.GroupVersionKind{
+	{Group: "apps", Resource: "deployments"}:  {Group: "apps", Version: "v1", Kind: "Deployment"},
+	{Group: "apps", Resource: "statefulsets"}: {Group: "apps", Version: "v1", Kind: "StatefulSet"},
+	{Group: "apps", Resource: "replicasets"}:  {Group: "apps", Version: "v1", Kind: "ReplicaSet"},
+	services:                                  {Version: "v1", Kind: "Service"},
+	pods.Namespaces:                           {Version: "v1", Kind: "Namespace"},
+	pools[0]:                                  {Group: pools[0].Group, Version: "v1", Kind: "InferencePool"},
+	pools[1]:                                  {Group: pools[1].Group, Version: "v1alpha2", Kind: "InferencePool"},
+	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}: {Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"},
+}
+
+// reference describes an object. One of a kind that is not built in is described by its resource: no
+// client reads it, as the request has named the object.
+func reference(o pods.Object) custom_metrics.ObjectReference {
+	ref := custom_metrics.ObjectReference{Kind: o.Resource, APIVersion: o.Group, Namespace: o.Namespace, Name: o.Name}
+	if gvk, ok := references[o.GroupResource]; ok {
+		ref.APIVersion, ref.Kind = gvk.ToAPIVersionAndKind()
+	}
+	return ref
+}

@@ -1,0 +1,305 @@
+package signals
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/inference-metrics/adapter/internal/window"
+)
+
+// Measure is what was measured of one replica: its own result, and what a group's result is merged from.
+type Measure struct {
+	Result
+
+	// sum and weight are numerator and denominator of a ratio.
+	sum, weight float64
+	// hist is the growth of a histogram in the window.
+	hist []window.Bucket
+	// stuck is how many requests a stalled replica's bound stands for: what it counted in the window,
+	// and what waits there.
+	stuck float64
+	// foreign says that the pod runs another engine: it has nothing of the signal to report.
+	foreign bool
+}
+
+// unknown is a Measure without a value.
+func unknown(reason string) Measure { return Measure{Result: Result{Reason: reason}} }
+
+// Member is one replica of a group.
+type Member struct {
+	// Name is the name of its pod.
+	Name string
+	// Role is "prefill" or "decode" where these are apart, and "" where one replica does both.
+	Role string
+	Measure
+}
+
+// The roles that replicas are split into.
+const (
+	Prefill = "prefill"
+	Decode  = "decode"
+)
+
+// merger makes one result of the measures of those replicas that have a value; expected is how many
+// replicas there are.
+type merger func(known []Member, expected int, p Params) Result
+
+// Merge makes one result of the members of a group: all that should report, with or without a value.
+// p are the configured parameters, of which those that the query sets are replaced.
+//
+// With less than half of the members known the group is unknown. It is never 0 unless every member is
+// known: a 0 that stands for some of them scales down the others.
+func (pl *Plan) Merge(members []Member, p Params) Result {
+	d := pl.signal.definition
+	members = slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.foreign })
+	members, why := d.roles.choose(members)
+	if why != "" {
+		return unknown(why).Result
+	}
+	if len(members) == 0 {
+		return unknown("there is no replica that has been Ready").Result
+	}
+	var known, missing []Member
+	for _, m := range members {
+		if m.HasValue {
+			known = append(known, m)
+		} else {
+			missing = append(missing, m)
+		}
+	}
+	if 2*len(known) < len(members) || len(known) == 0 {
+		return unknown(fmt.Sprintf("%d of %d replicas have a value: %s", len(known), len(members), reasons(missing))).Result
+	}
+	out := d.merge(known, len(members), pl.params(p))
+	out.Time, out.Window = known[0].Time, known[0].Window
+	idle := len(missing) == 0
+	for _, m := range known {
+		idle = idle && m.State == Idle
+		if m.Time.Before(out.Time) {
+			out.Time = m.Time
+		}
+		out.Window = max(out.Window, m.Window)
+	}
+	if !out.HasValue {
+		return out
+	}
+	if idle {
+		out.State = Idle
+	}
+	if len(missing) > 0 {
+		if out.Value == 0 {
+			return unknown(fmt.Sprintf("the %d replicas that have a value make 0, and %d have none: %s", len(known), len(missing), reasons(missing))).Result
+		}
+		out.Reason = strings.TrimPrefix(out.Reason+"; ", "; ") + fmt.Sprintf("%d of %d replicas have no value: %s", len(missing), len(members), reasons(missing))
+	}
+	return out
+}
+
+// reasons names what is missing and why, the first few of them.
+func reasons(missing []Member) string {
+	const most = 3
+	var out []string
+	for i, m := range missing {
+		if i == most {
+			out = append(out, fmt.Sprintf("and %d more", len(missing)-most))
+			break
+		}
+		out = append(out, m.Name+": "+m.Reason)
+	}
+	return strings.Join(out, "; ")
+}
+
+// choose returns the members that count, or why they cannot be told.
+func (r roles) choose(members []Member) ([]Member, string) {
+	of := map[string]bool{}
+	for _, m := range members {
+		of[m.Role] = true
+	}
+	if !of[Prefill] || !of[Decode] {
+		return members, ""
+	}
+	drop := ""
+	switch r {
+	case bothRoles:
+		return members, ""
+	case oneRole:
+		return nil, "the group has prefill and decode replicas, and each of them sees a part of a request: choose role=prefill or role=decode"
+	case prefillRole:
+		drop = Decode
+	case decodeRole:
+		drop = Prefill
+	}
+	return slices.DeleteFunc(members, func(m Member) bool { return m.Role == drop }), ""
+}
+
+// added sums the values, for those that are missing too: they are taken to be like the others.
+func added(known []Member, expected int, p Params) Result {
+	out := addedKnown(known, expected, p)
+	out.Value *= float64(expected) / float64(len(known))
+	return out
+}
+
+// addedKnown sums the values of those that are known, and no more: a guarantee does not extend to others.
+func addedKnown(known []Member, _ int, _ Params) Result {
+	out := Result{State: Value, HasValue: true}
+	for _, m := range known {
+		out.Value += m.Value
+		out.LowerBound = out.LowerBound || m.LowerBound
+		out.stalledBy(m)
+	}
+	return out
+}
+
+// averaged divides the sum of the numerators by that of the denominators. Where a member has no
+// denominator, as its size is not known, all count alike.
+func averaged(known []Member, _ int, _ Params) Result {
+	out := Result{State: Value, HasValue: true}
+	var sum, weight, plain float64
+	alike := false
+	for _, m := range known {
+		sum, weight, plain = sum+m.sum, weight+m.weight, plain+m.Value
+		alike = alike || m.weight == 0
+		out.LowerBound = out.LowerBound || m.LowerBound
+		out.stalledBy(m)
+	}
+	out.Value = sum / weight
+	if alike {
+		out.Value = plain / float64(len(known))
+	}
+	return out
+}
+
+// divided divides the sum of the numerators by that of the denominators; members without a
+// denominator have seen nothing of what is divided. With nothing seen it is idle.
+func divided(idle float64) merger {
+	return func(known []Member, _ int, _ Params) Result {
+		out := Result{State: Value, HasValue: true, Value: idle}
+		var sum, weight float64
+		for _, m := range known {
+			sum, weight = sum+m.sum, weight+m.weight
+			out.stalledBy(m)
+		}
+		if weight > 0 {
+			out.Value = sum / weight
+		}
+		return out
+	}
+}
+
+// stalledBy makes the result of a group stalled when one of its members is.
+func (r *Result) stalledBy(m Member) {
+	if m.State == Stalled && r.State != Stalled {
+		r.State = Stalled
+		r.Reason = m.Name + ": " + m.Reason
+	}
+}
+
+// quantiled takes the quantile of all observations together. A stalled member stands for as many
+// observations as it counted and holds, all of them at its bound.
+func quantiled(known []Member, _ int, p Params) Result {
+	var hists [][]window.Bucket
+	var stuck []Member
+	var waiting float64
+	for _, m := range known {
+		if m.State == Stalled {
+			stuck = append(stuck, m)
+			waiting += m.stuck
+		} else if count(m.hist) > 0 {
+			hists = append(hists, m.hist)
+		}
+	}
+	out := Result{State: Value, HasValue: true}
+	var events float64
+	for _, h := range hists {
+		events += count(h)
+	}
+	// The stalled ones are above all others where they are at all: of the (1-q) at the top they take
+	// their share, and the others the rest.
+	if events > 0 {
+		rank := p.quantile * (events + waiting) / events
+		if rank >= 1 {
+			rank = 1
+		}
+		out = quantileOf(rank, hists)
+	}
+	slices.SortFunc(stuck, func(a, b Member) int {
+		switch {
+		case a.Value > b.Value:
+			return -1
+		case a.Value < b.Value:
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	above := 0.0
+	for _, m := range stuck {
+		above += m.stuck
+		if above >= (1-p.quantile)*(events+waiting) {
+			if m.Value >= out.Value {
+				out = Result{State: Stalled, HasValue: true, Value: m.Value, LowerBound: true, Reason: m.Name + ": " + m.Reason}
+			}
+			break
+		}
+	}
+	return out
+}
+
+// quantileOf takes a quantile of the observations of several histograms.
+func quantileOf(q float64, hists [][]window.Bucket) Result {
+	var all []window.Bucket
+	for _, h := range hists {
+		all = merge(all, h)
+	}
+	out := Result{State: Value, HasValue: true}
+	res := &Resolution{Events: count(all), High: math.Inf(1)}
+	if len(all) < 2 { // no finite bound in common
+		out.LowerBound = true
+	} else {
+		out.Value = quantile(q, all)
+		out.LowerBound = above(q, all)
+		res.Low, res.High = bucketOf(q, all)
+	}
+	// A bound that not all of them have proves something all the same where more observations than
+	// the quantile leaves out are above it.
+	for _, h := range hists {
+		for _, b := range h {
+			if b.LE <= res.Low || b.LE >= res.High {
+				continue
+			}
+			var most float64 // that can be at most at the bound
+			for _, other := range hists {
+				_, upper := window.AtMost(other, b.LE)
+				most += upper
+			}
+			if most < rank(q, res.Events) {
+				res.Low = b.LE
+			}
+		}
+	}
+	out.Value = max(out.Value, res.Low)
+	out.Resolution = res
+	return out
+}
+
+// bucketOf returns the bounds of the bucket that holds a quantile.
+func bucketOf(q float64, hist []window.Bucket) (low, high float64) {
+	at := rank(q, count(hist))
+	for _, b := range hist {
+		if b.Count >= at {
+			return low, b.LE
+		}
+		low = b.LE
+	}
+	return low, math.Inf(1)
+}
+
+// rank is which of n observations the quantile is. Where less than one of them is expected above it,
+// it is the greatest.
+func rank(q, n float64) float64 {
+	if n*(1-q) >= 1 {
+		return q * n
+	}
+	return n
+}
