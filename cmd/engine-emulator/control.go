@@ -44,6 +44,7 @@ type replicaState struct {
 	Problem string `json:"problem,omitempty"`
 	Ready   bool   `json:"ready"`
 	Frozen  bool   `json:"frozen"`
+	Engine  string `json:"engine"`
 	Release string `json:"release"`
 
 	Created     time.Time `json:"created"`
@@ -51,6 +52,7 @@ type replicaState struct {
 	Running     int       `json:"running"`
 	KVUsage     float64   `json:"kv_usage"` // mean over its engines
 	Preemptions int       `json:"preemptions"`
+	Rejected    int       `json:"rejected"` // for a full queue
 	// The replica's requests since it was added; a restart does not reset them.
 	totals
 }
@@ -84,7 +86,7 @@ func (f *fleet) state() state {
 func (r *replica) state() replicaState {
 	s := replicaState{
 		Namespace: r.id.Namespace, Name: r.id.Name, Deployment: r.deployment, Problem: r.problem, Ready: r.ready,
-		Frozen: r.engines[0].Frozen(), Release: r.exposition.Release.String(), Created: r.exposition.Created, totals: r.totals,
+		Frozen: r.engines[0].Frozen(), Engine: r.exposition.Kind.String(), Release: r.exposition.Release.String(), Created: r.exposition.Created, totals: r.totals,
 	}
 	if r.server != nil {
 		s.Address = r.server.address
@@ -95,6 +97,7 @@ func (r *replica) state() replicaState {
 		s.Running += es.Running
 		s.KVUsage += es.KVUsage() / float64(len(r.engines))
 		s.Preemptions += es.Preemptions
+		s.Rejected += es.Rejected
 	}
 	return s
 }
@@ -196,7 +199,7 @@ func (r *replica) act(action string, q url.Values) error {
 			release, ok = engine.ParseRelease(q.Get("to"))
 		}
 		if !ok {
-			return fmt.Errorf("to=%q: want new, old, 0.20, 0.10 or 0.9.1", q.Get("to"))
+			return fmt.Errorf("to=%q: want new, old, %s", q.Get("to"), releaseNames())
 		}
 		underscores := false
 		if s := q.Get("underscores"); s != "" {

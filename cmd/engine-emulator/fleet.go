@@ -33,6 +33,7 @@ type fleet struct {
 	lastID   uint64
 	totals   totals
 	nextPoll time.Time
+	pool     engine.Pool
 }
 
 // totals count requests. Offered is always Finished + Dropped + those in flight.
@@ -45,8 +46,10 @@ type totals struct {
 
 func newFleet(o options, now func() time.Time, logger klog.Logger) *fleet {
 	start := now()
+	o.engine.PriorityScheduling = o.priority > 0
 	return &fleet{
 		opts: o, now: now, logger: logger, start: start,
+		pool:     engine.Pool{Name: o.pickerPool, ModelName: o.modelName},
 		rng:      rand.New(rand.NewPCG(o.seed, 2)),
 		nextPoll: start.Add(o.dcgmInterval),
 	}
@@ -188,12 +191,24 @@ func (f *fleet) route(l *loadRun) {
 		f.totals.Dropped++
 		return
 	}
-	req := engine.Request{ID: f.lastID, PromptTokens: l.next.PromptTokens, OutputTokens: l.next.OutputTokens, MaxTokens: l.next.MaxTokens}
+	req := f.request(l.next.PromptTokens, l.next.OutputTokens, l.next.MaxTokens)
 	// Refused, as a server refuses a prompt that is too long.
 	if err := r.submit(l.at(), req, flight{load: l}); err != nil {
 		l.totals.Dropped++
 		f.totals.Dropped++
 	}
+}
+
+// request is the next request, with what the flags say that all have.
+func (f *fleet) request(prompt, output, limit int) engine.Request {
+	r := engine.Request{
+		ID: f.lastID, PromptTokens: prompt, OutputTokens: output, MaxTokens: limit,
+		CachedTokens: min(int(f.opts.cached*float64(prompt)), max(prompt-1, 0)),
+	}
+	if f.opts.priority > 0 {
+		r.Priority = int(f.lastID % uint64(f.opts.priority))
+	}
+	return r
 }
 
 // choose picks a replica of the load's target that takes requests, or nil.
@@ -237,7 +252,10 @@ func (f *fleet) add(m member) (*replica, error) {
 func (f *fleet) addLocked(m member) (*replica, error) {
 	r := &replica{member: m, fleet: f, gpus: f.freeGPUs(m.node)}
 	r.exposition.ModelName = f.opts.modelName
+	r.exposition.Kind, _ = engine.ParseKind(f.opts.kind)
 	r.exposition.Release, _ = engine.ParseRelease(f.opts.release)
+	r.exposition.Multiprocess = f.opts.processes > 1
+	r.exposition.TensorParallel = f.opts.tensor
 	if err := r.boot(); err != nil {
 		return nil, err
 	}
@@ -252,6 +270,7 @@ func (f *fleet) addLocked(m member) (*replica, error) {
 func (f *fleet) removeLocked(r *replica) {
 	r.stopListening()
 	lost := r.dropAll()
+	f.pool.Lose(r.engines)
 	i := slices.Index(f.replicas, r)
 	f.replicas = slices.Delete(f.replicas, i, i+1)
 	f.logger.Info("Replica removed", "replica", r.id, "dropped", lost)

@@ -1,6 +1,6 @@
 // Command engine-emulator stands in for LLM engines where there is no GPU: it serves /metrics as
-// vLLM servers and a DCGM exporter would, driven by a model of a continuous-batching engine and by
-// a generated load. It is for demos and tests. No model runs in it, and it says so wherever it is
+// vLLM servers, or those of another engine, the endpoint picker in front of them and a DCGM exporter
+// would, driven by a model of a continuous-batching engine and by a generated load. It is for demos and tests. No model runs in it, and it says so wherever it is
 // asked.
 package main
 
@@ -39,10 +39,16 @@ func newCommand() *cobra.Command {
 	var o options
 	root := &cobra.Command{
 		Use:   "engine-emulator",
-		Short: "Serve /metrics as vLLM servers and a DCGM exporter would, without a model or a GPU",
+		Short: "Serve /metrics as LLM servers and a DCGM exporter would, without a model or a GPU",
 		Long: `engine-emulator emulates LLM engines, for demos and tests. There is no model and no GPU:
 a small model of continuous batching (queue, token budget, KV-cache blocks, preemption) is driven by a
 generated load, and /metrics shows what a vLLM V1 server would show. It listens on loopback only.
+
+With --engine the same model is shown as another engine shows itself, with its names, labels, buckets
+and moments of counting, at its own path: trtllm at /prometheus/metrics, nim at /v1/metrics, the others at
+/metrics. There are
+  ` + kindNames() + `
+--picker-address serves what the endpoint picker of an InferencePool of all replicas shows.
 
 A load is one line, such as
   none
@@ -56,7 +62,8 @@ The control API (--control-address) changes things at run time:
   PUT  /load?selector=app=vllm             a load's line; or JSON: {"spec": …, "namespace": …,
                                            "selector": …, "deployment": …, "routing": …}
   POST /replicas/NAMESPACE/NAME/ACTION     restart[?downtime=5s], freeze, unfreeze, down, up,
-                                           spelling?to=new|old|0.10[&underscores=true]`,
+                                           spelling?to=new|old|0.10[&underscores=true]
+                                           (the release is of vLLM V1 only)`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -133,6 +140,14 @@ func run(ctx context.Context, o options, populate func(*fleet) error) error {
 		}
 		defer dcgm.Close()
 		logger.Info("Serving as a DCGM exporter", "address", dcgm.address)
+	}
+	if o.pickerAddress != "" {
+		picker, err := listen(o.pickerAddress, f.pickerHandler())
+		if err != nil {
+			return fmt.Errorf("endpoint picker: %w", err)
+		}
+		defer picker.Close()
+		logger.Info("Serving as an endpoint picker", "address", picker.address, "pool", o.pickerPool)
 	}
 	if err := populate(f); err != nil {
 		return err

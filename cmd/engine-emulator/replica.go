@@ -138,6 +138,7 @@ func (r *replica) dropAll() int {
 func (r *replica) restart(downtime time.Duration) error {
 	r.stopListening()
 	lost := r.dropAll()
+	r.fleet.pool.Lose(r.engines)
 	r.upAt = r.fleet.now().Add(downtime)
 	if err := r.boot(); err != nil {
 		return err
@@ -170,7 +171,7 @@ const notice = "# EMULATED by engine-emulator: there is no model and no GPU behi
 
 func (r *replica) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+r.exposition.Kind.Path(), func(w http.ResponseWriter, _ *http.Request) {
 		r.fleet.mu.Lock()
 		text := engine.Append(append(make([]byte, 0, 64<<10), notice...), r.exposition, r.engines)
 		r.fleet.mu.Unlock()
@@ -205,19 +206,23 @@ func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
 	if body.MaxTokens != nil {
 		output = *body.MaxTokens
 	}
-	er := engine.Request{PromptTokens: max(len(strings.Fields(body.Prompt)), 1), OutputTokens: output, MaxTokens: output}
+	prompt := max(len(strings.Fields(body.Prompt)), 1)
 
 	f := r.fleet
 	f.mu.Lock()
 	f.lastID++
-	er.ID = f.lastID
+	er := f.request(prompt, output, output)
 	done := make(chan engine.Outcome, 1)
 	err := r.submit(f.engineTime(), er, flight{done: done})
 	if err == nil {
 		f.totals.Offered++
 	}
 	f.mu.Unlock()
-	if err != nil {
+	switch {
+	case errors.Is(err, engine.ErrQueueFull):
+		writeError(w, http.StatusTooManyRequests, err)
+		return
+	case err != nil:
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}

@@ -72,6 +72,9 @@ const (
 
 var releaseNames = []string{"0.20", "0.32", "0.10", "0.9.1", "0.8"}
 
+// Releases returns all there are, from the latest.
+func Releases() []Release { return []Release{V0_32, V0_20, V0_10, V0_9_1, V0_8} }
+
 // String returns the release's number.
 func (r Release) String() string { return releaseNames[r] }
 

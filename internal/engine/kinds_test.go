@@ -60,7 +60,7 @@ func shown(engines []*Engine) map[string][]byte {
 	all["vllm-multiprocess"] = Append(nil, Exposition{ModelName: "m", Created: t0, Multiprocess: true}, engines)
 	k, _ := ParseKind("sglang")
 	all["sglang-tp2_underscores"] = Append(nil, Exposition{Kind: k, ModelName: "m", TensorParallel: 2, Underscores: true}, engines)
-	all["picker"] = AppendPicker(nil, &Pool{Name: "pool", Namespace: "default", ModelName: "m"}, members(engines))
+	all["picker"] = AppendPicker(nil, &Pool{Name: "pool", ModelName: "m"}, members(engines))
 	return all
 }
 

@@ -10,7 +10,6 @@ import (
 // counters outlive the servers behind it.
 type Pool struct {
 	Name      string
-	Namespace string
 	ModelName string
 
 	lost *Engine // the counters of engines that are gone
