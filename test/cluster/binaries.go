@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -47,43 +45,48 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(cache, "bin", key)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", err
-	}
+	return dir, once(dir, func(temp string) error {
+		kubernetes, err := goCommand(ctx, module, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+		if err != nil {
+			return err
+		}
+		for name, pkg := range programs {
+			fmt.Fprintf(progress, "building %s (once; kept in %s)\n", name, dir)
+			if _, err := goCommand(ctx, module, "build", "-trimpath", "-ldflags", versionFlags(kubernetes),
+				"-o", filepath.Join(temp, name), pkg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
 
-	// One builder at a time; those who waited find the directory there.
+// once fills a directory, unless it is there already. Several processes may want the same: those who
+// waited find it there.
+func once(dir string, fill func(temp string) error) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("locking %s: %w", lock.Name(), err)
+		return fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-
-	kubernetes, err := goCommand(ctx, module, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
-	if err != nil {
-		return "", err
+		return nil
 	}
 	temp, err := os.MkdirTemp(filepath.Dir(dir), "building-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(temp)
-	for name, pkg := range programs {
-		fmt.Fprintf(progress, "building %s (once; kept in %s)\n", name, dir)
-		if _, err := goCommand(ctx, module, "build", "-trimpath", "-ldflags", versionFlags(kubernetes),
-			"-o", filepath.Join(temp, name), pkg); err != nil {
-			return "", err
-		}
+	if err := fill(temp); err != nil {
+		return err
 	}
-	if err := os.Rename(temp, dir); err != nil {
-		return "", err
-	}
-	return dir, nil
+	return os.Rename(temp, dir)
 }
 
 // cacheKey tells programs that were built of other modules, or with another Go, from those wanted.
@@ -162,12 +165,9 @@ func moduleDir() (string, error) {
 }
 
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, stderr.String())
+	out, err := run(ctx, dir, "go", args...)
+	if err != nil {
+		return "", fmt.Errorf("in %s: %w", dir, err)
 	}
-	return strings.TrimSpace(stdout.String()), nil
+	return out, nil
 }

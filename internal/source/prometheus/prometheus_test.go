@@ -414,6 +414,29 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// VictoriaMetrics answers its markers of an end as samples.
+func TestMarkers(t *testing.T) {
+	header := ""
+	srv := newFake(t, func(w http.ResponseWriter, _ string) string {
+		w.Header().Set("X-Server-Hostname", header)
+		return `{"status":"success","data":{"resultType":"matrix","result":[
+			{"metric":{"__name__":"x"},"values":[[1,"1"],[2,"NaN"],[3,"3"],[4,"NaN"]]},
+			{"metric":{"__name__":"y"},"values":[[4,"NaN"]]}]}}`
+	})
+	for _, c := range []struct {
+		header string
+		want   sink
+	}{
+		{"", sink{"x": 4, "y": 1}}, // there it is a number that is none
+		{"vm-0", sink{"x": 2}},
+	} {
+		header = c.header
+		if diff := cmp.Diff(c.want, fetch(t, open(t, Config{URL: srv.URL}), "x", "y")); diff != "" {
+			t.Errorf("from the server %q: samples (-want +got):\n%s", c.header, diff)
+		}
+	}
+}
+
 func TestClientConfigFile(t *testing.T) {
 	var got string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net"
 	"net/http"
@@ -126,6 +127,9 @@ func (s *Source) ask(ctx context.Context, q query, series func([]byte, []point) 
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/html" {
 		return answer{}, errors.New("the answer is a web page, not JSON: a login page or another server is at this address; check the URL, its path prefix and the credentials")
 	}
+	if resp.Header.Get(victoriaMetrics) != "" {
+		series = withoutMarkers(series)
+	}
 	ans, err := decode(body, series)
 	if err != nil {
 		return ans, s.explain(ctx, fmt.Errorf("reading the answer: %w", err))
@@ -134,6 +138,18 @@ func (s *Source) ask(ctx context.Context, q query, series func([]byte, []point) 
 		return ans, fmt.Errorf("the server answered %s: %s", clip(ans.ErrorType), clip(ans.Error))
 	}
 	return ans, nil
+}
+
+// victoriaMetrics is a header that VictoriaMetrics' servers set on every answer.
+const victoriaMetrics = "X-Server-Hostname"
+
+// withoutMarkers leaves out what is NaN. VictoriaMetrics keeps no NaN but the marker that a series
+// ended or could not be scraped, and has it among the samples, as any NaN. Passed on, it would say that
+// the series goes on with a number that nobody knows. Prometheus keeps its markers to itself.
+func withoutMarkers(series func([]byte, []point) error) func([]byte, []point) error {
+	return func(metric []byte, points []point) error {
+		return series(metric, slices.DeleteFunc(points, func(p point) bool { return math.IsNaN(p.v) }))
+	}
 }
 
 func (s *Source) send(ctx context.Context, q query, useGET bool) (*http.Response, error) {
