@@ -14,6 +14,10 @@ type Pod struct {
 	types.NamespacedName
 	UID    types.UID
 	Labels labels.Set
+	// Owner is the UID of the object that controls the pod; "" if none does.
+	Owner types.UID
+	// Annotations are those of AnnotationPrefix; nil without any.
+	Annotations map[string]string
 
 	// Start is when the kubelet took the pod (status.startTime); zero when unknown. Samples older
 	// than it belong to an earlier pod of the same name.
