@@ -1,13 +1,16 @@
 // Package kube keeps in memory the little that the adapter needs of a cluster: a trimmed view of
-// its pods, and the names of the metrics that its HorizontalPodAutoscalers use.
+// its pods, the selectors of the objects that stand for groups of them, and the names of the metrics
+// that its HorizontalPodAutoscalers use.
 //
-// Both are mirrors: one list, then a watch. Objects are converted as they arrive, so that a request
+// All are mirrors: one list, then a watch. Objects are converted as they arrive, so that a request
 // reads what is ready, and only the trimmed view is kept.
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +32,8 @@ type Mirror struct {
 	synced    *atomic.Bool
 	// listing and watching are told apart, as one may be refused while the other works.
 	listing, watching *health
+	// gone is told when the cluster does not have the kind (any more); it may be nil.
+	gone func()
 }
 
 // Run mirrors until ctx ends. A server that cannot be reached, or refuses, is asked again.
@@ -38,11 +43,24 @@ func (m *Mirror) Run(ctx context.Context) {
 	delay := backoff.DelayWithReset(clock.RealClock{}, 2*time.Minute)
 	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := m.reflector.ListAndWatchWithContext(ctx)
-		if err != nil && !m.listing.isFailing() && !m.watching.isFailing() {
+		if err != nil && ctx.Err() == nil && m.failure() == nil {
 			klog.FromContext(ctx).Error(err, "Cannot keep what was read from the Kubernetes API", "objects", m.kind)
 		}
 		return false, nil
 	})
+}
+
+func (m *Mirror) report(ctx context.Context, of *health, err error) {
+	if m.gone != nil && apierrors.IsNotFound(err) {
+		m.gone() // which whoever looks for the kind reports
+		return
+	}
+	of.report(ctx, err)
+}
+
+// failure returns why the cluster does not answer at the moment, or nil.
+func (m *Mirror) failure() error {
+	return cmp.Or(m.listing.failure(), m.watching.failure())
 }
 
 // Synced reports whether all that was there has been read once.
@@ -76,7 +94,7 @@ func newMirror[T, L runtime.Object](client any, kind string, list listFunc[L], w
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			l, err := list(ctx, o)
-			m.listing.report(ctx, err)
+			m.report(ctx, m.listing, err)
 			return l, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -84,14 +102,13 @@ func newMirror[T, L runtime.Object](client any, kind string, list listFunc[L], w
 			if o.SendInitialEvents != nil && apierrors.IsInvalid(err) {
 				return w, err // a server that cannot stream a list yet; it is asked for a plain one
 			}
-			m.watching.report(ctx, err)
+			m.report(ctx, m.watching, err)
 			return w, err
 		},
 	}
-	var example T
 	m.reflector = cache.NewReflectorWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(lw, client),
-		example,
+		reflect.New(reflect.TypeFor[T]().Elem()).Interface(),
 		&store[T]{objects: into, synced: m.synced},
 		cache.ReflectorOptions{Name: kind, TypeDescription: kind},
 	)
@@ -103,9 +120,9 @@ func newMirror[T, L runtime.Object](client any, kind string, list listFunc[L], w
 type health struct {
 	kind, verb string
 
-	mu      sync.Mutex
-	failing bool
-	reason  metav1.StatusReason
+	mu sync.Mutex
+	// err is why the last request failed; nil when it did not.
+	err error
 }
 
 func (h *health) report(ctx context.Context, err error) {
@@ -115,24 +132,24 @@ func (h *health) report(ctx context.Context, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	logger := klog.FromContext(ctx).WithValues("verb", h.verb, "objects", h.kind)
-	switch reason := apierrors.ReasonForError(err); {
-	case err == nil && h.failing:
+	switch {
+	case err == nil && h.err != nil:
 		logger.Info("The Kubernetes API answers again")
-	case err == nil, h.failing && reason == h.reason:
+	case err == nil, h.err != nil && apierrors.ReasonForError(err) == apierrors.ReasonForError(h.err):
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return // a watch that must start over, in the course of things
 	case apierrors.IsForbidden(err):
-		logger.Error(err, "The Kubernetes API refuses; grant list and watch to the adapter's ServiceAccount")
+		logger.Error(err, "The Kubernetes API refuses; grant it to the adapter's ServiceAccount")
 	default:
 		logger.Error(err, "The Kubernetes API fails; what was read before stays in use")
 	}
-	h.failing, h.reason = err != nil, apierrors.ReasonForError(err)
+	h.err = err
 }
 
-func (h *health) isFailing() bool {
+func (h *health) failure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.failing
+	return h.err
 }
 
 // store is how a reflector hands over what it reads.

@@ -35,7 +35,8 @@ func (p podObjects) remove(pod *corev1.Pod) {
 }
 
 func (p podObjects) trim(pod *corev1.Pod) {
-	pod.Annotations, pod.ManagedFields, pod.OwnerReferences, pod.Finalizers = nil, nil, nil, nil
+	pod.Annotations, pod.OwnerReferences = ours(pod.Annotations), controller(pod)
+	pod.ManagedFields, pod.Finalizers = nil, nil
 	pod.Spec = corev1.PodSpec{}
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: pod.Status.Conditions}
 }
@@ -45,6 +46,8 @@ func convert(pod *corev1.Pod) *pods.Pod {
 		NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
 		UID:            pod.UID,
 		Labels:         pod.Labels,
+		Owner:          owner(pod),
+		Annotations:    ours(pod.Annotations),
 		Gone:           pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 	}
 	if pod.Status.StartTime != nil {
