@@ -13,11 +13,12 @@ import (
 )
 
 func TestGoodConfigs(t *testing.T) {
+	full := signals.DefaultParams().Full
 	want := map[string]signals.Params{
 		"empty.yaml":         signals.DefaultParams(),
-		"window.yaml":        {Window: 30 * time.Second, SLO: signals.DefaultParams().SLO},
-		"objectives.yaml":    {Window: 2 * time.Minute, SLO: signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}},
-		"one-objective.yaml": {Window: time.Minute, SLO: signals.SLO{E2E: 30 * time.Second}},
+		"window.yaml":        {Window: 30 * time.Second, SLO: signals.DefaultParams().SLO, Full: full},
+		"objectives.yaml":    {Window: 2 * time.Minute, SLO: signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}, Full: full},
+		"one-objective.yaml": {Window: time.Minute, SLO: signals.SLO{E2E: 30 * time.Second}, Full: full},
 	}
 	for _, file := range fixtures(t, "good", len(want)) {
 		got, err := readConfig(file)

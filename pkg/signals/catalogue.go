@@ -43,7 +43,7 @@ type definition struct {
 	slo bool
 
 	// eval measures one replica; merge makes one result of what was measured of several.
-	eval  func(*Replica, Params) Measure
+	eval  func(*Replica, args) Measure
 	merge merger
 	roles roles
 

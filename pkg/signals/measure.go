@@ -44,7 +44,7 @@ const (
 
 // merger makes one result of the measures of those replicas that have a value; expected is how many
 // replicas there are.
-type merger func(known []Member, expected int, p Params) Result
+type merger func(known []Member, expected int, p args) Result
 
 // Merge makes one result of the members of a group: all that should report, with or without a value.
 // p are the configured parameters, of which those that the query sets are replaced.
@@ -72,7 +72,7 @@ func (pl *Plan) Merge(members []Member, p Params) Result {
 	if 2*len(known) < len(members) || len(known) == 0 {
 		return unknown(fmt.Sprintf("%d of %d replicas have a value: %s", len(known), len(members), reasons(missing))).Result
 	}
-	out := d.merge(known, len(members), pl.params(p))
+	out := d.merge(known, len(members), pl.args(p))
 	out.Time, out.Window = known[0].Time, known[0].Window
 	idle := len(missing) == 0
 	for _, m := range known {
@@ -135,14 +135,14 @@ func (r roles) choose(members []Member) ([]Member, string) {
 }
 
 // added sums the values, for those that are missing too: they are taken to be like the others.
-func added(known []Member, expected int, p Params) Result {
+func added(known []Member, expected int, p args) Result {
 	out := addedKnown(known, expected, p)
 	out.Value *= float64(expected) / float64(len(known))
 	return out
 }
 
 // addedKnown sums the values of those that are known, and no more: a guarantee does not extend to others.
-func addedKnown(known []Member, _ int, _ Params) Result {
+func addedKnown(known []Member, _ int, _ args) Result {
 	out := Result{State: Value, HasValue: true}
 	for _, m := range known {
 		out.Value += m.Value
@@ -154,7 +154,7 @@ func addedKnown(known []Member, _ int, _ Params) Result {
 
 // averaged divides the sum of the numerators by that of the denominators. Where a member has no
 // denominator, as its size is not known, all count alike.
-func averaged(known []Member, _ int, _ Params) Result {
+func averaged(known []Member, _ int, _ args) Result {
 	out := Result{State: Value, HasValue: true}
 	var sum, weight, plain float64
 	alike := false
@@ -174,7 +174,7 @@ func averaged(known []Member, _ int, _ Params) Result {
 // divided divides the sum of the numerators by that of the denominators; members without a
 // denominator have seen nothing of what is divided. With nothing seen it is idle.
 func divided(idle float64) merger {
-	return func(known []Member, _ int, _ Params) Result {
+	return func(known []Member, _ int, _ args) Result {
 		out := Result{State: Value, HasValue: true, Value: idle}
 		var sum, weight float64
 		for _, m := range known {
@@ -198,7 +198,7 @@ func (r *Result) stalledBy(m Member) {
 
 // quantiled takes the quantile of all observations together. A stalled member stands for as many
 // observations as it counted and holds, all of them at its bound.
-func quantiled(known []Member, _ int, p Params) Result {
+func quantiled(known []Member, _ int, p args) Result {
 	var hists [][]window.Bucket
 	var stuck []Member
 	var waiting float64

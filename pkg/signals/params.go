@@ -17,8 +17,6 @@ type Params struct {
 	SLO SLO
 	// Full is what saturation is relative to.
 	Full Full
-
-	quantile float64 // of the query, or the signal's own
 }
 
 // Full says when a replica is full, as the gateway's endpoint picker sees it.

@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -102,19 +103,21 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// params returns the parameters that hold for the query where p are the configured ones.
-func (p *Plan) params(of Params) Params {
+// args are the parameters that hold for a query.
+type args struct {
+	Params
+	quantile float64 // that is asked for, or the signal's own
+}
+
+// args returns the parameters that hold for the query where those of are the configured ones.
+func (p *Plan) args(of Params) args {
 	if p.Window != 0 {
 		of.Window = p.Window
 	}
 	if p.SLO != (SLO{}) {
 		of.SLO = of.SLO.or(p.SLO)
 	}
-	of.quantile = p.signal.definition.quantile
-	if p.Quantile != 0 {
-		of.quantile = p.Quantile
-	}
-	return of
+	return args{of, cmp.Or(p.Quantile, p.signal.definition.quantile)}
 }
 
 // modelKey is the key by which a user chooses the model, whatever label an engine has it in.

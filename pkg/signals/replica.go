@@ -58,14 +58,14 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 				continue
 			}
 		}
-		params := pl.params(p)
-		k := key{e, params.Window, pl.Where}
+		a := pl.args(p)
+		k := key{e, a.Window, pl.Where}
 		if replicas[k] == nil {
-			replicas[k] = newReplica(e, pl, series, at, params)
+			replicas[k] = newReplica(e, pl, series, at, a.Params)
 		}
 		r := *replicas[k]
 		r.instead = pl.instead(e)
-		out[i] = pl.signal.definition.eval(&r, params)
+		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
 			other := engineOf(series, at)
 			out[i].foreign = other != nil && other != e

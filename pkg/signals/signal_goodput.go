@@ -75,8 +75,8 @@ type verdict struct {
 }
 
 // judged makes an eval of what is to be made of a verdict, and of the value of idleness.
-func judged(idle float64, of func(verdict) Measure) func(*Replica, Params) Measure {
-	return func(r *Replica, p Params) Measure {
+func judged(idle float64, of func(verdict) Measure) func(*Replica, args) Measure {
+	return func(r *Replica, p args) Measure {
 		v := r.judge(p)
 		if v.finished == 0 { // there is none, or nothing to judge
 			if v.HasValue {
@@ -93,7 +93,7 @@ func judged(idle float64, of func(verdict) Measure) func(*Replica, Params) Measu
 	}
 }
 
-func missRate(r *Replica, p Params) Measure {
+func missRate(r *Replica, p args) Measure {
 	v := r.judge(p)
 	if v.State != Value && v.State != Idle {
 		return v.Measure
@@ -123,7 +123,7 @@ func (r *Replica) boundless() Measure {
 }
 
 // judge counts the good requests of the window. Without any that finished it holds what to answer then.
-func (r *Replica) judge(p Params) verdict {
+func (r *Replica) judge(p args) verdict {
 	e2e, reason := r.get(E2E)
 	if reason != "" {
 		return verdict{Measure: unknown(reason)}

@@ -97,7 +97,7 @@ func latencyQuantiles() []definition {
 	return out
 }
 
-func (l latency) eval(r *Replica, p Params) Measure {
+func (l latency) eval(r *Replica, p args) Measure {
 	st, reason := r.get(l.canonical)
 	if reason != "" {
 		return unknown(reason)

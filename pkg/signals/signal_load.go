@@ -92,8 +92,8 @@ var saturation = definition{
 // A gauge that comes and goes is 0 at any instant, and only because an HPA remembers its
 // recommendations it does not follow each of them. After an outage it may remember none: for the
 // time of a window the gauge then answers its highest value in it.
-func levelOf(cs ...Canonical) func(*Replica, Params) Measure {
-	return func(r *Replica, _ Params) Measure {
+func levelOf(cs ...Canonical) func(*Replica, args) Measure {
+	return func(r *Replica, _ args) Measure {
 		var sum float64
 		levels, out := r.levels(cs...)
 		for _, v := range levels {
@@ -142,7 +142,7 @@ func (m Measure) with(v float64) Measure {
 	return m
 }
 
-func evalKVCacheUsage(r *Replica, _ Params) Measure {
+func evalKVCacheUsage(r *Replica, _ args) Measure {
 	levels, out := r.levels(KVUsed)
 	out = out.with(levels[0])
 	out.weight = 0
@@ -154,14 +154,14 @@ func evalKVCacheUsage(r *Replica, _ Params) Measure {
 }
 
 // evalKVCacheTokensFree does not take a cache without requests for idle: what is free is a value.
-func evalKVCacheTokensFree(r *Replica, _ Params) Measure {
+func evalKVCacheTokensFree(r *Replica, _ args) Measure {
 	levels, out := r.levels(KVCapacity, KVUsed)
 	out.Value = levels[0] * (1 - min(1, levels[1]))
 	out.LowerBound = false
 	return out
 }
 
-func evalSaturation(r *Replica, p Params) Measure {
+func evalSaturation(r *Replica, p args) Measure {
 	levels, out := r.levels(Queue, KVUsed)
 	return out.with(max(levels[0]/p.Full.Queue, levels[1]/p.Full.KV))
 }

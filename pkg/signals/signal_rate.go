@@ -66,8 +66,8 @@ var preemptionRate = definition{
 
 // rateOf is the growth of a counter per second. waits says what work it is that the counter must
 // count for; while there is such work and nothing is counted, the rate is not known to be 0.
-func rateOf(c Canonical, waits func(work) bool) func(*Replica, Params) Measure {
-	return func(r *Replica, _ Params) Measure {
+func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
+	return func(r *Replica, _ args) Measure {
 		st, reason := r.get(c)
 		if reason != "" {
 			return unknown(reason)
