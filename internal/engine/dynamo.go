@@ -19,14 +19,14 @@ func appendDynamoFrontend(b []byte, x Exposition, engines []*Engine) []byte {
 	request := func(m metric) metric { return m.with("endpoint", "completions", "request_type", "stream") }
 	inFlight := count(func(e *Engine) int { return len(e.inFlight) })
 
-	var workers, first []series
+	var workers, answered []series
 	for i, e := range engines {
 		labels := []string{"dp_rank", "0", "worker_id", strconv.Itoa(i + 1), "worker_type", "decode"}
 		workers = append(workers, series{labels: labels, view: view{e}})
 	}
 	for _, s := range workers {
 		if s.view[0].stats.FirstTokens > 0 {
-			first = append(first, s)
+			answered = append(answered, s)
 		}
 	}
 	type family struct {
@@ -62,11 +62,11 @@ func appendDynamoFrontend(b []byte, x Exposition, engines []*Engine) []byte {
 			together(engines, "worker_type", "decode")},
 		{gauge("worker_active_decode_blocks", "Active KV cache decode blocks per worker", blocksUsed).after(used), workers}, // HELP's wording is not known
 		{gauge("worker_last_time_to_first_token_seconds", "Last observed time to first token per worker (seconds)",
-			sum(func(e *Engine) float64 { return e.metrics.lastTTFT })), first},
+			sum(func(e *Engine) float64 { return e.metrics.lastTTFT })), answered},
 		{gauge("worker_last_input_sequence_tokens", "Last observed input sequence tokens per worker",
-			count(func(e *Engine) int { return e.metrics.lastPromptTokens })), first},
+			count(func(e *Engine) int { return e.metrics.lastPromptTokens })), answered},
 		{gauge("worker_last_inter_token_latency_seconds", "Last observed inter-token latency per worker (seconds)",
-			sum(func(e *Engine) float64 { return e.metrics.lastInterToken })), first},
+			sum(func(e *Engine) float64 { return e.metrics.lastInterToken })), answered},
 		{hist("request_duration_seconds", "Duration of LLM requests", dynamoRequestEdges, e2eOf).afterFirst(), all},
 		{hist("input_sequence_tokens", "Input sequence length in tokens", dynamoInputEdges,
 			func(m *metrics) *histogram { return &m.firstTokenPrompt }).afterFirst(), all},

@@ -179,6 +179,7 @@ type writer struct {
 
 	pairs  []string // of the sample being written
 	counts []int    // of the histogram being written
+	le     []byte   // of the bucket being written
 }
 
 // write appends the families, each with all the series.
@@ -267,8 +268,8 @@ func (w *writer) histogram(m *metric, s series) {
 				if i < len(edges) {
 					edge = edges[i] * scale
 				}
-				var le [32]byte
-				w.sample(m.name, "_bucket", s.labels, m.labels, "le", string(w.client.number(le[:0], edge)), float64(n))
+				w.le = w.client.number(w.le[:0], edge)
+				w.sample(m.name, "_bucket", s.labels, m.labels, "le", string(w.le), float64(n))
 			}
 		case 'c':
 			w.sample(m.name, "_count", s.labels, m.labels, "", "", float64(w.counts[len(edges)]))

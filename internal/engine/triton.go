@@ -13,7 +13,7 @@ func appendTriton(b []byte, x Exposition, engines []*Engine) []byte {
 	micro := func(f func(*metrics) float64) func(view) float64 {
 		return sum(func(e *Engine) float64 { return float64(int64(f(&e.metrics) * 1e6)) })
 	}
-	kinds := func(m metric, label string, of ...kindOf) metric {
+	types := func(m metric, label string, of ...typed) metric {
 		values := make([]string, len(of))
 		for i, k := range of {
 			values[i] = k.name
@@ -21,26 +21,26 @@ func appendTriton(b []byte, x Exposition, engines []*Engine) []byte {
 		return m.by(label, values, func(v view, i int) float64 { return of[i].value(v) })
 	}
 	w.write(all,
-		kinds(gauge("trt_llm_request_metrics", "TRT LLM request metrics", nil), "request_type",
-			kindOf{"waiting", waiting},
-			kindOf{"context", last(func(s scheduled) int { return s.context })},
-			kindOf{"scheduled", last(func(s scheduled) int { return s.context + s.generation })},
-			kindOf{"max", count(func(e *Engine) int { return e.cfg.MaxNumSeqs })},
-			kindOf{"active", running}).after(stepped),
-		kinds(gauge("trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", nil), "kv_cache_block_type",
-			kindOf{"fraction", func(v view) float64 { return blocksUsed(v) / blocks(v) }},
-			kindOf{"tokens_per", constant(float64(engines[0].cfg.BlockSize))},
-			kindOf{"used", blocksUsed},
-			kindOf{"free", free},
-			kindOf{"max", blocks}).after(stepped),
-		kinds(gauge("trt_llm_inflight_batcher_metrics", "TRT LLM inflight_batcher-specific metrics", nil), "inflight_batcher_specific_metric",
-			kindOf{"micro_batch_id", none},
-			kindOf{"generation_requests", last(func(s scheduled) int { return s.generation })},
-			kindOf{"total_context_tokens", last(func(s scheduled) int { return s.contextTokens })},
-			kindOf{"paused_requests", last(func(s scheduled) int { return s.preempted })}).after(stepped),
+		types(gauge("trt_llm_request_metrics", "TRT LLM request metrics", nil), "request_type",
+			typed{"waiting", waiting},
+			typed{"context", last(func(s scheduled) int { return s.context })},
+			typed{"scheduled", last(func(s scheduled) int { return s.context + s.generation })},
+			typed{"max", count(func(e *Engine) int { return e.cfg.MaxNumSeqs })},
+			typed{"active", running}).after(stepped),
+		types(gauge("trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", nil), "kv_cache_block_type",
+			typed{"fraction", func(v view) float64 { return blocksUsed(v) / blocks(v) }},
+			typed{"tokens_per", constant(float64(engines[0].cfg.BlockSize))},
+			typed{"used", blocksUsed},
+			typed{"free", free},
+			typed{"max", blocks}).after(stepped),
+		types(gauge("trt_llm_inflight_batcher_metrics", "TRT LLM inflight_batcher-specific metrics", nil), "inflight_batcher_specific_metric",
+			typed{"micro_batch_id", none},
+			typed{"generation_requests", last(func(s scheduled) int { return s.generation })},
+			typed{"total_context_tokens", last(func(s scheduled) int { return s.contextTokens })},
+			typed{"paused_requests", last(func(s scheduled) int { return s.preempted })}).after(stepped),
 		counter("inference_request_success", "Number of successful inference requests, all batch sizes", succeeded),
-		kinds(counter("inference_request_failure", "Number of failed inference requests, all batch sizes", nil), "reason",
-			kindOf{"REJECTED", rejected}, kindOf{"CANCELED", aborted}, kindOf{"BACKEND", none}, kindOf{"OTHER", none}),
+		types(counter("inference_request_failure", "Number of failed inference requests, all batch sizes", nil), "reason",
+			typed{"REJECTED", rejected}, typed{"CANCELED", aborted}, typed{"BACKEND", none}, typed{"OTHER", none}),
 		counter("inference_count", "Number of inferences performed (does not include cached requests)", succeeded),
 		counter("inference_exec_count", "Number of model executions performed (does not include cached requests)", succeeded),
 		counter("inference_request_duration_us", "Cumulative inference request duration in microseconds (includes cached requests)",
@@ -61,7 +61,7 @@ func appendTriton(b []byte, x Exposition, engines []*Engine) []byte {
 	return w.b
 }
 
-type kindOf struct {
+type typed struct {
 	name  string
 	value func(view) float64
 }
