@@ -2,7 +2,9 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 	"pgregory.net/rapid"
 )
 
@@ -140,6 +144,32 @@ func sumOf(t testing.TB, text []byte, name string, labels ...string) float64 {
 		t.Errorf("no %s%v", name, labels)
 	}
 	return total
+}
+
+// TestPrometheusReadsEveryKind: Prometheus's own parser finds the same samples as the lines say.
+func TestPrometheusReadsEveryKind(t *testing.T) {
+	for kind, text := range shown(busy(t)) {
+		p, err := textparse.New(text, "text/plain; version=0.0.4", labels.NewSymbolTable(), textparse.ParserOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for {
+			entry, err := p.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			if entry == textparse.EntrySeries {
+				n++
+			}
+		}
+		if want := len(flatten(t, text)); n != want {
+			t.Errorf("%s: %d samples, want %d", kind, n, want)
+		}
+	}
 }
 
 // TestEveryKindTellsTheTruth compares what each kind says of waiting, running and finished requests
