@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -51,12 +52,13 @@ type Objectives struct {
 
 // Load is what is asked of some replicas. Loads add up.
 type Load struct {
-	Replicas float64 // that report
 	// Arrived counts requests by window: first tokens, and by how much the queue has grown, and
 	// what was rejected. Never finished ones.
 	Arrived map[time.Duration]float64
-	Waiting float64 // requests, now
-	InUse   float64 // requests that run, now
+	// Waiting is how many requests wait now, of each replica that reports: 0 is an entry too.
+	Waiting []float64
+	// InUse is how many run now.
+	InUse float64
 
 	// The rest is of the longest of the windows. Means of gauges: requests that run, and the
 	// fraction of the KV cache in use, 0 when not exported.
@@ -75,8 +77,8 @@ type Load struct {
 // Add returns the load of both.
 func (l Load) Add(o Load) Load {
 	sum := Load{
-		Replicas: l.Replicas + o.Replicas,
-		Waiting:  l.Waiting + o.Waiting, InUse: l.InUse + o.InUse,
+		Waiting: slices.Concat(l.Waiting, o.Waiting),
+		InUse:   l.InUse + o.InUse,
 		Running: l.Running + o.Running, KV: l.KV + o.KV,
 		FirstTokens: l.FirstTokens + o.FirstTokens, PromptTokens: l.PromptTokens + o.PromptTokens,
 		PromptSquares: l.PromptSquares + o.PromptSquares,
@@ -84,9 +86,9 @@ func (l Load) Add(o Load) Load {
 		Finished: l.Finished + o.Finished, OutputTokens: l.OutputTokens + o.OutputTokens,
 	}
 	switch {
-	case l.Replicas == 0:
+	case len(l.Waiting) == 0:
 		sum.Arrived = o.Arrived
-	case o.Replicas == 0:
+	case len(o.Waiting) == 0:
 		sum.Arrived = l.Arrived
 	default:
 		// A window that one of them does not know is one that the sum does not know.
@@ -101,7 +103,7 @@ func (l Load) Add(o Load) Load {
 }
 
 // rate is the arrival rate per second: that of the longest window, or a higher one that a shorter
-// window is sure of. Work comes in lumps, which doubles the variance of the count.
+// window is sure of.
 func (l Load) rate() (perSecond float64, longest time.Duration) {
 	for w := range l.Arrived {
 		longest = max(longest, w)
@@ -109,34 +111,38 @@ func (l Load) rate() (perSecond float64, longest time.Duration) {
 	for w, n := range l.Arrived {
 		r := n / w.Seconds()
 		if w != longest {
-			r = (n - 2*math.Sqrt(2*n)) / w.Seconds()
+			r = (n - sure*math.Sqrt(lumps*n)) / w.Seconds()
 		}
 		perSecond = max(perSecond, r)
 	}
 	return perSecond, longest
 }
 
-// Bound says what the number of replicas comes from.
+// Bound is a limit on what one replica can serve.
 type Bound string
 
 // The bounds.
 const (
-	Idle       Bound = "idle"        // nothing came, waits or runs
 	Time       Bound = "step time"   // more would make output tokens too slow
 	KVCache    Bound = "KV cache"    // more would not fit
 	Seats      Bound = "seats"       // more would not be scheduled
 	Seen       Bound = "experience"  // more has not been seen
 	FirstToken Bound = "first token" // more would make prompts wait too long
-	Held       Bound = "running"     // what runs needs them still
 )
 
 // Demand is an offered load in replicas.
 type Demand struct {
-	Replicas float64
-	Bound    Bound
-	// Rate is how many requests come per second, and Backlog the part of Replicas that is for what waits.
-	Rate, Backlog float64
-	// Error is the standard error that the fit gives, as a fraction. It is 0 of a configured model.
+	// Replicas is the sum of Offered, for what arrives, Backlog, for what waits, and Held, for
+	// replicas that are there and are not known to be too many.
+	Replicas, Offered, Backlog, Held float64
+	// Bound is the limit that a replica reaches first.
+	Bound Bound
+	// Without lists the limits that were not looked at, because what they need is not known.
+	Without []Bound
+	// Rate is how many requests arrive per second.
+	Rate float64
+	// Error is the standard error of a replica's capacity, as a fraction: how far the load is from what the
+	// model has been learned from. It is 0 of a configured model.
 	Error float64
 }
 
@@ -144,6 +150,8 @@ const (
 	stepMargin = 0.8 // of the objective: requests differ, steps too
 	kvMargin   = 0.9 // of the cache: requests grow while they run
 	maxReach   = 4.0 // times what has been seen
+	sure       = 2.0 // standard deviations
+	lumps      = 2.0 // variance of the work that arrives, over that of the count: it comes in lumps
 	missing    = 0.1 // of requests may miss the objective
 	normal90   = 1.3 // standard deviations above the mean that one of ten exceeds
 	leastUse   = 0.3 // of a replica, however long its prompts are
@@ -152,17 +160,21 @@ const (
 // Demand returns the replicas that the load needs, or an error that says what is not known.
 func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 	rate, window := l.rate()
+	waiting := 0.0
+	for _, n := range l.Waiting {
+		waiting += n
+	}
 	switch {
-	case l.Replicas <= 0:
+	case len(l.Waiting) == 0:
 		return Demand{}, errors.New("no replica reports its load")
 	case window == 0:
 		return Demand{}, errors.New("arrivals have not been counted over any window")
-	case !finite(l) || math.IsNaN(rate):
+	case !finite(l) || math.IsNaN(rate+waiting):
 		return Demand{}, errors.New("the load is not a number")
 	case m.Step <= 0 || m.Prompt < 0 || m.Token < 0 || m.Context < 0 || m.TokensPerStep <= 0:
 		return Demand{}, errors.New("the model is not complete: it needs the time of a step, and no cost may be negative")
-	case rate == 0 && l.Waiting == 0 && l.InUse == 0 && l.Running == 0:
-		return Demand{Bound: Idle}, nil
+	case rate == 0 && waiting == 0 && l.InUse == 0 && l.Running == 0:
+		return Demand{}, nil // idle
 	case l.FirstTokens <= 0 && o.Role != Decode:
 		return Demand{}, fmt.Errorf("no first token in %s: how long prompts are is not known", window)
 	case l.Finished <= 0 && o.Role != Prefill:
@@ -192,6 +204,9 @@ func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 		decoded-- // the first one comes with the prompt
 	}
 	x := vector{0, prompt, decoded, decoded * share}
+	if m.Context == 0 && !m.fit.occurs[3] {
+		x[3] = 0 // learned where no KV share is exported: output tokens cost it
+	}
 	costs := vector{m.Step, m.Prompt, m.Token, m.Context}
 	work := x.dot(costs) // seconds of a replica and request, but for the steps' own
 	steps := max(output/m.TokensPerStep, 1)
@@ -217,12 +232,17 @@ func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 		}
 		limit(q.byTokenTime(), Time)
 	}
+	var without []Bound
 	if o.Role != Prefill {
 		if share > 0 {
 			limit(q.byPlaces(kvMargin/share), KVCache)
+		} else {
+			without = append(without, KVCache)
 		}
 		if o.Seats > 0 {
 			limit(q.byPlaces(o.Seats), Seats)
+		} else {
+			without = append(without, Seats)
 		}
 	}
 	if m.MostRunning > 0 {
@@ -235,22 +255,26 @@ func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 		return Demand{}, errors.New("nothing limits a replica: give an objective for the time per output token or to the first one")
 	}
 	perRequest, running := 1/full, q.running(full)
-	d := Demand{Rate: rate, Replicas: rate * perRequest, Bound: bound}
+	d := Demand{Rate: rate, Offered: rate * perRequest, Bound: bound, Without: without}
 	if o.Drain > 0 {
-		// What waits stays where it is: others can take no more off a replica than all that comes
-		// to it, and that is one replica's work at most.
-		d.Backlog = min(l.Waiting*perRequest/o.Drain.Seconds(), l.Replicas)
-		d.Replicas += d.Backlog
+		// What waits stays where it is: others can take no more off its replica than all that
+		// comes to it, which is one replica's work at most.
+		for _, n := range l.Waiting {
+			d.Backlog += min(n*perRequest/o.Drain.Seconds(), 1)
+		}
 	}
-	// What runs longer than the window has arrived before it. It holds what it runs on and, being
-	// below what an HPA at 850m takes for full, never asks for more.
-	if held := min(l.InUse/running, 0.75*l.Replicas); held > d.Replicas {
-		d.Replicas, d.Bound = held, Held
-	}
+	// What runs longer than the window has arrived before it, and few arrivals may be few by chance.
+	// Both hold what is there: below what an HPA at 850m takes for full, they never ask for more.
+	unsure := d.Offered * (1 + sure*math.Sqrt(lumps/max(l.Arrived[window], 1)))
+	held := min(max(l.InUse/running, unsure), 0.8*float64(len(l.Waiting)))
+	d.Held = max(0, held-d.Offered-d.Backlog)
+	d.Replicas = d.Offered + d.Backlog + d.Held
 	x[0] = steps / running
-	d.Error = math.Sqrt(m.noise*m.fit.variance(x)) / x.dot(costs)
-	if d.Error > maxError {
-		return Demand{}, fmt.Errorf("this mix of prompts (%.0f tokens) and outputs (%.0f) is too far from what has been seen: off by %.0f %%, as like as not",
+	if m.Windows > 0 {
+		d.Error = math.Sqrt(m.noise*m.fit.variance(x)) / x.dot(costs)
+	}
+	if !(d.Error <= maxError) {
+		return Demand{}, fmt.Errorf("this mix of prompts (%.0f tokens) and outputs (%.0f) is too far from what has been seen: the answer may be off by %.0f %%",
 			prompt, output, 100*d.Error)
 	}
 	return d, nil
@@ -369,7 +393,7 @@ func erlangC(n, offered float64) float64 {
 }
 
 func finite(l Load) bool {
-	sum := l.Waiting + l.InUse + l.Running + l.KV + l.FirstTokens + l.PromptTokens + l.PromptSquares +
+	sum := l.InUse + l.Running + l.KV + l.FirstTokens + l.PromptTokens + l.PromptSquares +
 		l.WarmTokens + l.WarmComputed + l.Finished + l.OutputTokens
 	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
 }

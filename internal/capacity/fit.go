@@ -28,14 +28,19 @@ func (r row) off(coef vector) float64 { return math.Abs(r.busy - r.x.dot(coef)) 
 // fitted is a solution of coef·x ≈ busy with no negative coefficient.
 type fitted struct {
 	coef vector
-	// cov is (XᵀX)⁻¹ over the terms that are not 0.
+	// cov is (XᵀX)⁻¹, over all terms that occur: a cost that came out as 0 is as uncertain as another.
 	cov [terms]vector
+	// occurs says which terms some row had any of.
+	occurs [terms]bool
 }
 
 // variance is that of a prediction for x, in units of the variance of a row's error.
 func (f *fitted) variance(x vector) float64 {
 	sum := 0.0
 	for i := range x {
+		if x[i] > 0 && !f.occurs[i] {
+			return math.Inf(1)
+		}
 		sum += x[i] * f.cov[i].dot(x)
 	}
 	return max(sum, 0)
@@ -90,8 +95,16 @@ func fit(rows []row) (best fitted, ok bool) {
 		if !feasible || gain <= bestGain {
 			continue
 		}
-		best, bestGain, ok = fitted{coef: coef, cov: inverse}, gain, true
+		best, bestGain, ok = fitted{coef: coef}, gain, true
 	}
+	var occurring []int
+	for i := range terms {
+		if best.occurs[i] = scale[i] > 0; best.occurs[i] {
+			occurring = append(occurring, i)
+			gram[i][i] *= 1 + 1e-5 // two terms that always go together are uncertain, not infinitely
+		}
+	}
+	best.cov, _ = invert(gram, occurring)
 	for i := range terms {
 		if scale[i] == 0 {
 			continue

@@ -47,7 +47,10 @@ const (
 // over. So are windows with preemptions: what is computed again is in no counter.
 func (o Observation) busy() (part float64, known bool) {
 	served := o.ServedSeconds / o.Span.Seconds()
+	x := [...]float64{o.Steps, o.PromptTokens, o.FirstTokens, o.OutputTokens, o.Preemptions, o.ServedSeconds, o.Running, o.KV}
 	switch {
+	case slices.ContainsFunc(x[:], func(v float64) bool { return !(v >= 0 && v < math.MaxFloat32) }):
+		return 0, false
 	case !(o.Span > 0 && o.Steps > 0 && o.OutputTokens > 0 && o.Preemptions == 0):
 		return 0, false
 	case o.LeastRunning >= 1 && (o.Running >= fewest || o.LeastWaiting >= 1):
@@ -96,8 +99,7 @@ type Learner struct {
 }
 
 type learned struct {
-	cells map[cell][]Observation
-	// rejected counts windows that were not busy ones since the newest of those that were kept.
+	cells  map[cell][]Observation
 	model  Model
 	err    error
 	fitted bool // model and err are of the cells as they are
