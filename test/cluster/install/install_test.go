@@ -258,11 +258,21 @@ func (i *install) testPermissions(t *testing.T) {
 	}{
 		{adapter, "watch", "", "pods", "", true},
 		{adapter, "watch", "autoscaling", "horizontalpodautoscalers", "", true},
+		{adapter, "watch", "", "services", "", true},
+		{adapter, "watch", "apps", "deployments", "", true},
+		{adapter, "watch", "apps", "replicasets", "", true},
+		{adapter, "watch", "apps", "statefulsets", "", true},
+		{adapter, "watch", "leaderworkerset.x-k8s.io", "leaderworkersets", "", true},
+		{adapter, "watch", "inference.networking.k8s.io", "inferencepools", "", true},
+		{adapter, "watch", "inference.networking.x-k8s.io", "inferencepools", "", true},
 		{adapter, "create", "authentication.k8s.io", "tokenreviews", "", true},
 		{adapter, "create", "authorization.k8s.io", "subjectaccessreviews", "", true},
 		{adapter, "get", "", "configmaps", "kube-system", false}, // but for one by name
 		{adapter, "get", "", "secrets", cluster.AdapterNamespace, false},
 		{adapter, "list", "", "nodes", "", false},
+		{adapter, "list", "", "namespaces", "", false}, // the pods say which there are
+		{adapter, "list", "apps", "daemonsets", "", false},
+		{adapter, "update", "apps", "deployments/scale", "default", false},
 		{adapter, "delete", "", "pods", "default", false},
 		{adapter, "update", "autoscaling", "horizontalpodautoscalers", "default", false},
 		{hpa, "get", group, "pods/vllm_queue_depth", "unseen", true},
