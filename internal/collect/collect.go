@@ -114,7 +114,7 @@ func New(c Config) (*Collector, error) {
 		retention: retention,
 		demand:    newDemand(),
 		metrics:   newMetrics(),
-		store:     window.New(retention, signals.GroupOf),
+		store:     window.New(retention, c.Params.GroupOf),
 		known:     map[string]bool{},
 		exporters: map[types.UID]bool{},
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/inference-metrics/adapter/internal/window"
 )
 
 // Every engine maps each canonical series or says why it cannot, and not both.
@@ -115,6 +117,48 @@ func TestGroupOf(t *testing.T) {
 	} {
 		if group, ok := GroupOf(tc.ls); group != tc.group || ok != tc.ok {
 			t.Errorf("%s: GroupOf = %q, %v; want %q, %v", tc.name, group, ok, tc.group, tc.ok)
+		}
+	}
+}
+
+// What the configuration says of labels holds for series of targets that are pods, and for each of
+// their uses: to find the pod, and to tell pods apart whose names differ in a rank.
+func TestPodLabels(t *testing.T) {
+	p := DefaultParams()
+	p.PodLabels = []PodLabels{{Namespace: "kube_ns", Pod: "kube_pod"}, {Namespace: "ns", Pod: "podname"}}
+	for _, tc := range []struct {
+		name  string
+		ls    labels.Labels
+		group string
+	}{
+		{"configured", labels.FromStrings("__name__", "vllm:num_requests_waiting", "ns", "a", "podname", "p"), "a/p"},
+		{"the first one first", labels.FromStrings("__name__", "vllm:num_requests_waiting", "ns", "a", "podname", "p", "kube_ns", "b", "kube_pod", "q"), "b/q"},
+		{"before those built in", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p", "kube_ns", "b", "kube_pod", "q"), "b/q"},
+		{"half a pair", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p", "kube_pod", "q"), "a/p"},
+		{"up", labels.FromStrings("__name__", "up", "namespace", "a", "pod", "p", "kube_ns", "b", "kube_pod", "q"), "b/q"},
+		{"dcgm, whose target is the exporter", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "kube_ns", "gpu", "kube_pod", "exporter", "exported_namespace", "b", "exported_pod", "q"), "b/q"},
+	} {
+		if group, ok := p.GroupOf(tc.ls); group != tc.group || !ok {
+			t.Errorf("%s: GroupOf = %q, %v; want %q", tc.name, group, ok, tc.group)
+		}
+	}
+
+	store := window.New(time.Hour, p.GroupOf)
+	now := time.UnixMilli(1_000_000)
+	for pod, waiting := range map[string]float64{"vllm-rank-0": 3, "vllm-rank-1": 4} {
+		for back := range 3 {
+			ls := labels.FromStrings("__name__", "vllm:num_requests_waiting", "kube_ns", "a", "kube_pod", pod, "namespace", "x", "pod", "collector", "engine", "0")
+			store.Append(ls, now.Add(time.Duration(back-2)*5*time.Second).UnixMilli(), waiting)
+		}
+	}
+	plan, err := Prepare(Query{Signal: "vllm_queue_depth"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pod, want := range map[string]float64{"vllm-rank-0": 3, "vllm-rank-1": 4, "vllm": 7} {
+		got := Evaluate([]*Plan{plan}, store.Group(GroupKey("a", pod)), At{Now: now, Pod: pod}, p)[0]
+		if got.Value != want {
+			t.Errorf("%s: %+v, want %g", pod, got.Result, want)
 		}
 	}
 }

@@ -171,17 +171,17 @@ func withoutRank(pod string) string {
 
 // GroupOf says which pod or pool a raw series belongs to. ok is false for a series that the catalogue
 // does not read, or that belongs to neither.
-func GroupOf(ls labels.Labels) (group string, ok bool) {
+func (p Params) GroupOf(ls labels.Labels) (group string, ok bool) {
 	name := ls.Get(model.MetricNameLabel)
 	if name == upName {
-		ns, pod, ok := ownerOf(ls, ownPod)
+		ns, pod, ok := p.ownerOf(ls, nil)
 		return GroupKey(ns, pod), ok
 	}
 	for _, a := range addresses[name] {
 		if !a.mapping.matches(ls) {
 			continue
 		}
-		if ns, object, ok := ownerOf(ls, a.engine.owners); ok {
+		if ns, object, ok := p.ownerOf(ls, a.engine); ok {
 			if a.engine.pool {
 				return PoolKey(ns, object), true
 			}
@@ -191,7 +191,23 @@ func GroupOf(ls labels.Labels) (group string, ok bool) {
 	return "", false
 }
 
-func ownerOf(ls labels.Labels, owners []owner) (namespace, name string, ok bool) {
+// GroupOf says which pod or pool a raw series belongs to, with the labels that are built in.
+func GroupOf(ls labels.Labels) (group string, ok bool) { return Params{}.GroupOf(ls) }
+
+// ownerOf returns what a series of an engine belongs to; without an engine it is the series up. The
+// labels that are configured are those of the target, which is the pod only of an engine in it.
+func (p Params) ownerOf(ls labels.Labels, e *Engine) (namespace, name string, ok bool) {
+	owners := ownPod
+	if e != nil {
+		owners = e.owners
+	}
+	if e == nil || e.own {
+		for _, o := range p.PodLabels {
+			if name, ns := ls.Get(o.Pod), ls.Get(o.Namespace); name != "" && ns != "" {
+				return ns, name, true
+			}
+		}
+	}
 	for _, o := range owners {
 		if name, ns := ls.Get(o.name), ls.Get(o.namespace); name != "" && ns != "" {
 			return ns, name, true
@@ -217,19 +233,19 @@ type place struct {
 // labels are read once and not at every tick.
 type places []*place
 
-func placesOf(s *window.Series) places {
+func (p Params) placesOf(s *window.Series) places {
 	if ps, ok := s.Tag.(places); ok {
 		return ps
 	}
 	ps := places{}
 	name := s.Labels.Get(model.MetricNameLabel)
 	if name == upName {
-		_, pod, _ := ownerOf(s.Labels, ownPod)
+		_, pod, _ := p.ownerOf(s.Labels, nil)
 		ps = append(ps, &place{owner: pod, instance: s.Labels.Get("instance")})
 	}
 	for _, a := range addresses[name] {
-		if p := newPlace(a, s.Labels); p != nil {
-			ps = append(ps, p)
+		if pl := p.newPlace(a, s.Labels); pl != nil {
+			ps = append(ps, pl)
 		}
 	}
 	s.Tag = ps
@@ -237,13 +253,13 @@ func placesOf(s *window.Series) places {
 }
 
 // newPlace returns nil when the series is not that of the address, or cannot be read.
-func newPlace(a address, ls labels.Labels) *place {
+func (params Params) newPlace(a address, ls labels.Labels) *place {
 	m := a.mapping
 	if !m.matches(ls) {
 		return nil
 	}
 	p := &place{address: a, labels: ls, instance: ls.Get("instance"), factor: 1}
-	_, p.owner, _ = ownerOf(ls, a.engine.owners)
+	_, p.owner, _ = params.ownerOf(ls, a.engine)
 	p.joint = joined(p.instance+separator+p.owner, ls, a.engine.part)
 	p.part = joined(p.joint, ls, m.part)
 	p.within = joined("", ls, m.within)

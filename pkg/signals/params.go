@@ -17,7 +17,13 @@ type Params struct {
 	SLO SLO
 	// Full is what saturation is relative to.
 	Full Full
+	// PodLabels are pairs of labels by which series name their pod. They are believed before those
+	// that are built in.
+	PodLabels []PodLabels
 }
+
+// PodLabels is a pair of labels of a series that name the pod it was read from.
+type PodLabels struct{ Namespace, Pod string }
 
 // Full says when a replica is full, as the gateway's endpoint picker sees it.
 type Full struct {

@@ -49,7 +49,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		}
 		e := pl.signal.engine
 		if e == nil {
-			if e = engineOf(series, at); e == nil {
+			if e = p.engineOf(series, at); e == nil {
 				out[i] = unknown("the source has no sample of an engine in this pod")
 				continue
 			}
@@ -67,7 +67,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		r.instead = pl.instead(e)
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			other := engineOf(series, at)
+			other := p.engineOf(series, at)
 			out[i].foreign = other != nil && other != e
 		}
 	}
@@ -75,10 +75,10 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 }
 
 // engineOf returns the engine that a pod runs: the first of which it has a series.
-func engineOf(series []*window.Series, at At) *Engine {
+func (p Params) engineOf(series []*window.Series, at At) *Engine {
 	has := map[*Engine]bool{}
 	for _, s := range series {
-		for _, pl := range placesOf(s) {
+		for _, pl := range p.placesOf(s) {
 			if pl.engine != nil && pl.belongsTo(at.Pod) {
 				has[pl.engine] = true
 			}
@@ -159,7 +159,7 @@ func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params)
 	raw := map[Canonical][]found{}
 	live := map[Canonical]bool{}
 	for _, s := range series {
-		for _, pl := range placesOf(s) {
+		for _, pl := range p.placesOf(s) {
 			if !pl.belongsTo(at.Pod) {
 				continue
 			}
