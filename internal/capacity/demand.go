@@ -171,7 +171,7 @@ func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 		return Demand{}, errors.New("arrivals have not been counted over any window")
 	case !finite(l) || math.IsNaN(rate+waiting):
 		return Demand{}, errors.New("the load is not a number")
-	case m.Step <= 0 || m.Prompt < 0 || m.Token < 0 || m.Context < 0 || m.TokensPerStep <= 0:
+	case m.Step < 0 || m.Step == 0 && o.Role != Prefill || m.Prompt < 0 || m.Token < 0 || m.Context < 0 || m.TokensPerStep <= 0:
 		return Demand{}, errors.New("the model is not complete: it needs the time of a step, and no cost may be negative")
 	case rate == 0 && waiting == 0 && l.InUse == 0 && l.Running == 0:
 		return Demand{}, nil // idle
@@ -254,7 +254,7 @@ func (m Model) Demand(l Load, o Objectives) (Demand, error) {
 	if math.IsInf(full, 1) {
 		return Demand{}, errors.New("nothing limits a replica: give an objective for the time per output token or to the first one")
 	}
-	perRequest, running := 1/full, q.running(full)
+	perRequest, running := 1/full, max(q.running(full), 1)
 	d := Demand{Rate: rate, Offered: rate * perRequest, Bound: bound, Without: without}
 	if o.Drain > 0 {
 		// What waits stays where it is: others can take no more off its replica than all that

@@ -72,6 +72,15 @@ func (o Observation) concurrency() float64 {
 	return o.Running
 }
 
+// level is how much the replica had to do at once: the requests that ran or, where none decodes, the
+// prompt tokens per second, because prompts come one after the other.
+func (o Observation) level() float64 {
+	if o.OutputTokens <= o.FirstTokens {
+		return o.PromptTokens / o.Span.Seconds()
+	}
+	return o.concurrency()
+}
+
 // row is the window per second, of which the product with the costs is the busy part of it.
 func (o Observation) row() row {
 	s := o.Span.Seconds()
@@ -107,11 +116,11 @@ type learned struct {
 
 // cell is a kind of window, by powers of two. As many windows of each are kept, so that quiet days
 // do not push out the busy hour.
-type cell struct{ running, prompts int }
+type cell struct{ level, prompts int }
 
 func cellOf(o Observation) cell {
 	return cell{
-		running: bucket(o.concurrency(), 0, 12),
+		level:   bucket(o.level(), 0, 20),
 		prompts: bucket(o.PromptTokens/o.OutputTokens, -6, 12),
 	}
 }
@@ -193,12 +202,13 @@ func (v *learned) learn() (Model, error) {
 		}
 		return int(math.Copysign(1, a.Running-b.Running))
 	})
-	least, most := math.Inf(1), 0.0
+	least, most, running := math.Inf(1), 0.0, 0.0
 	for _, o := range all {
-		least, most = min(least, o.concurrency()), max(most, o.concurrency())
+		least, most = min(least, o.level()), max(most, o.level())
+		running = max(running, o.concurrency())
 	}
 	if most < minRange*least {
-		return Model{}, fmt.Errorf("busy windows have been seen with %.0f to %.0f requests running: the largest must be %g times the smallest",
+		return Model{}, fmt.Errorf("busy windows have been seen with %.0f to %.0f requests running (without decoding: prompt tokens/s): the largest must be %g times the smallest",
 			least, most, minRange)
 	}
 	all, f, ok := trimmed(all)
@@ -215,20 +225,23 @@ func (v *learned) learn() (Model, error) {
 	}
 	var ratios []float64
 	for _, o := range all {
-		if x := o.row().x; !o.alone() {
+		if x := o.row().x; !o.alone() && x[2] > 0 {
 			ratios = append(ratios, x[2]/(x[0]*o.Running))
 		}
 	}
-	slices.Sort(ratios)
 	m := Model{
 		Step: f.coef[0], Prompt: f.coef[1], Token: f.coef[2], Context: f.coef[3],
-		// The product of means is above the mean of the product, as steps are slow when many
-		// run, and requests in prefill run too: below 1 it is always 1.
-		TokensPerStep: max(1, ratios[len(ratios)/2]),
-		MostRunning:   most,
+		TokensPerStep: 1,
+		MostRunning:   running,
 		HeldOut:       heldOut,
 		Windows:       len(all),
 		fit:           f,
+	}
+	if len(ratios) > 0 {
+		// The product of means is above the mean of the product, as steps are slow when many
+		// run, and requests in prefill run too: it comes out too low, and is 1 at least.
+		slices.Sort(ratios)
+		m.TokensPerStep = max(1, ratios[len(ratios)/2])
 	}
 	// Windows of one cell are alike and err alike: only cells are taken to be independent.
 	m.noise = max(heldOut, 0.02) * max(heldOut, 0.02) * float64(len(all)) / float64(len(v.cells))
@@ -275,14 +288,14 @@ func rows(all []Observation) []row {
 func heldOutError(all []Observation) (float64, error) {
 	groups := map[int][]Observation{}
 	for _, o := range all {
-		b := cellOf(o).running
+		b := cellOf(o).level
 		groups[b] = append(groups[b], o)
 	}
 	wrong, whole := 0.0, 0.0
 	for _, b := range slices.Sorted(maps.Keys(groups)) {
 		var rest []Observation
 		for _, o := range all {
-			if cellOf(o).running != b {
+			if cellOf(o).level != b {
 				rest = append(rest, o)
 			}
 		}
