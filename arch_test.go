@@ -66,9 +66,13 @@ var rules = map[string]rule{
 	"internal/kube": {imports: map[string]string{
 		"internal/pods": "an informer's objects are trimmed to it",
 	}},
-	"internal/load":   {pure: true, files: "traces are too large to be passed in"},
-	"internal/pods":   {},
-	"internal/query":  {imports: map[string]string{"pkg/signals": "what is asked for is a signal"}},
+	"internal/load":  {pure: true, files: "traces are too large to be passed in"},
+	"internal/pods":  {},
+	"internal/query": {imports: map[string]string{"pkg/signals": "what is asked for is a signal"}},
+	"internal/slo": {imports: map[string]string{
+		"internal/pods": "objectives are of pods",
+		"pkg/signals":   "says what an objective is",
+	}},
 	"internal/source": {},
 	"internal/source/prometheus": {
 		imports: map[string]string{"internal/source": "implements it"},
@@ -94,6 +98,8 @@ var rules = map[string]rule{
 		"internal/collect":           "wires it",
 		"internal/kube":              "wires it",
 		"internal/pods":              "static targets are pods without Kubernetes",
+		"internal/query":             "wires it",
+		"internal/slo":               "wires it",
 		"internal/source":            "wires it",
 		"internal/source/prometheus": "wires it",
 		"internal/source/scrape":     "wires it",
