@@ -130,32 +130,42 @@ func (f *front) scrapes(store, pod string) []exposition {
 // await waits until each store has scraped each pod n times from now on.
 func (f *front) await(t *testing.T, n int, stores ...string) {
 	t.Helper()
-	began := time.Now()
 	for _, store := range stores {
-		for _, pod := range append(f.pods(), exporter) {
-			eventually(t, fmt.Sprintf("%s scrapes %s", store, pod), func() error {
-				late := 0
-				for _, s := range f.scrapes(store, pod) {
-					if s.at.After(began) {
-						late++
-					}
-				}
-				if late < n {
-					return fmt.Errorf("%d scrapes, want %d", late, n)
-				}
-				return nil
-			})
-		}
+		f.awaitPods(t, n, store, append(f.pods(), exporter)...)
 	}
 }
 
-// config is a scrape configuration of the engines for a store of Prometheus's kind.
+func (f *front) awaitPods(t *testing.T, n int, store string, pods ...string) {
+	t.Helper()
+	began := time.Now()
+	for _, pod := range pods {
+		eventually(t, fmt.Sprintf("%s scrapes %s", store, pod), func() error {
+			late := 0
+			for _, s := range f.scrapes(store, pod) {
+				if s.at.After(began) {
+					late++
+				}
+			}
+			if late < n {
+				return fmt.Errorf("%d scrapes, want %d", late, n)
+			}
+			return nil
+		})
+	}
+}
+
+// config is a scrape configuration for a store of Prometheus's kind: of each of the pods, or of the
+// engine "as" under the name of another: "pod=as".
 func (f *front) config(store string, pods ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "scrape_configs:\n- job_name: engines\n  scrape_interval: %s\n  scrape_timeout: %s\n  static_configs:\n", interval, interval)
 	for _, pod := range pods {
+		pod, as, ok := strings.Cut(pod, "=")
+		if !ok {
+			as = pod
+		}
 		fmt.Fprintf(&b, "  - targets: [%q]\n    labels: {namespace: default, pod: %s, __metrics_path__: /%s/%s}\n",
-			f.Listener.Addr(), pod, store, pod)
+			f.Listener.Addr(), pod, store, as)
 	}
 	return b.String()
 }
@@ -175,7 +185,7 @@ func (w *world) load(t *testing.T, perSecond float64) {
 	t.Helper()
 	spec := "none"
 	if perSecond > 0 {
-		spec = fmt.Sprintf("constant:rate=%g,prompt=100,output=50", perSecond)
+		spec = fmt.Sprintf("constant:rate=%g,prompt=100,output=20", perSecond)
 	}
 	if err := w.engines.Load(t.Context(), "", spec); err != nil {
 		t.Fatal(err)

@@ -55,6 +55,7 @@ type play struct {
 }
 
 func TestSources(t *testing.T) {
+	t.Parallel()
 	p := run(t)
 	for _, r := range p.recordings {
 		r.noErrors(t)
@@ -79,12 +80,13 @@ func run(t *testing.T) *play {
 	}
 	p.front.await(t, 3, stores...)
 
-	// A steady load, at half of what the engines can do.
-	p.loadFrom = time.Now()
-	p.load(t, 10)
-	time.Sleep(3 * time.Second)
+	// A steady load, at half of what the engines can do, soon after an engine died with requests.
+	p.load(t, 25)
+	time.Sleep(time.Second)
 	p.act(t, busyDeath, "restart")
-	time.Sleep(span + 5*time.Second)
+	time.Sleep(4 * time.Second)
+	p.loadFrom = time.Now()
+	time.Sleep(span + 4*time.Second)
 	p.loadTo = time.Now()
 	p.load(t, 0)
 	p.drained(t)
@@ -98,7 +100,7 @@ func run(t *testing.T) *play {
 		began := time.Now()
 		p.act(t, restarted, "restart")
 		p.front.await(t, 3, stores...)
-		p.load(t, 20)
+		p.load(t, 60)
 		time.Sleep(1500 * time.Millisecond)
 		p.load(t, 0)
 		p.drained(t)
@@ -113,7 +115,7 @@ func run(t *testing.T) *play {
 	p.front.await(t, 3, stores...)
 
 	// More than fits the seats, and then no progress: gauges keep their values.
-	p.load(t, 60)
+	p.load(t, 150)
 	eventually(t, "requests wait everywhere", func() error {
 		replicas, err := p.engines.Replicas(t.Context())
 		for _, r := range replicas {
@@ -127,9 +129,10 @@ func run(t *testing.T) *play {
 		p.act(t, pod, "freeze")
 	}
 	p.load(t, 0)
-	p.front.await(t, 4, stores...)
+	time.Sleep(5 * time.Second) // until it is told of every signal that nothing comes of it
+	p.front.await(t, 3, stores...)
 	p.frozen = time.Now()
-	p.front.await(t, 6, stores...) // until all that was scraped by then has arrived
+	p.front.await(t, 5, stores...) // until all that was scraped by then has arrived
 	return p
 }
 
