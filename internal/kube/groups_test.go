@@ -216,6 +216,11 @@ func TestKindsComeAndGo(t *testing.T) {
 
 	server.uninstall(pools)
 	becomes(t, "after the CRD was deleted", ask, "not served: …")
+	eventually(t, func() bool {
+		g.mu.RLock()
+		defer g.mu.RUnlock()
+		return len(g.byUID) == 0 // nothing of it stays in memory
+	})
 	server.install("inference.networking.k8s.io/v2/inferencepools", false)
 	server.put("inference.networking.k8s.io/v2/inferencepools", "{metadata: {name: pool, uid: p2}, spec: {selector: {matchLabels: {app: vllm}}}}")
 	becomes(t, "with another version of it", ask, "a")
@@ -281,10 +286,12 @@ func TestSelectorsOfScaleSubresources(t *testing.T) {
 	server.put("v1/pods", "{metadata: {name: a, labels: {app: one}}}")
 	server.put("v1/pods", "{metadata: {name: b, labels: {app: two}}}")
 	ask := func() string { return members(g, "fleets.example.com/blue") }
-	settled := func() string { // of all events before it: other fleets' are handled in turn
-		server.put(kind, fmt.Sprintf("{metadata: {name: mark-%d, uid: m%[1]d}}", server.asked("/mark-")))
-		n := server.asked("/mark-")
-		eventually(t, func() bool { return server.asked("/mark-") > n })
+	marks := 0
+	settled := func() string { // changes are handled in turn: all before the mark have been
+		marks++
+		mark := fmt.Sprintf("mark-%d", marks)
+		server.put(kind, fmt.Sprintf("{metadata: {name: %s, uid: %[1]s}}", mark))
+		eventually(t, func() bool { return server.asked("/"+mark+"/scale") > 0 })
 		return ask()
 	}
 
@@ -325,6 +332,8 @@ func TestSelectorsOfScaleSubresources(t *testing.T) {
 		t.Errorf("while its scale fails: got %q, want b", got)
 	}
 	server.fail(scale, nil)
+	n = server.asked(scale)
+	eventually(t, func() bool { return server.asked(scale) > n }) // without a change to the object
 
 	// Of a controller that does not say what it has seen, any change may be a new selector.
 	server.put(kind, "{metadata: {name: blue, uid: f, generation: 3}}")
@@ -334,9 +343,9 @@ func TestSelectorsOfScaleSubresources(t *testing.T) {
 	becomes(t, "without observedGeneration", ask, "a")
 
 	// Another of the same name has nothing of the one before.
-	says("")
+	server.fail(scale, apierrors.NewInternalError(errors.New("no controller")))
 	server.put(kind, "{metadata: {name: blue, uid: f2, generation: 1}, status: {observedGeneration: 1}}")
-	becomes(t, "another of the name", ask, "no selector: …")
+	becomes(t, "another of the name", ask, "not read: …")
 }
 
 // Ready means that the scale subresource of each object that there was has been asked for.
@@ -435,6 +444,8 @@ func TestAnnotationsOfOwners(t *testing.T) {
 
 	server.put("apps/v1/deployments", fmt.Sprintf(deployment, ""))
 	eventually(t, func() bool { return len(g.Annotations(pod("r", nil))) == 0 })
+	server.put("apps/v1/replicasets", "{metadata: {name: alone, uid: r2}, spec: {selector: {matchLabels: {app: alone}}}}")
+	eventually(t, func() bool { return len(g.Annotations(pod("r1", nil))) == 0 }) // another of the name
 	server.remove("apps/v1/statefulsets", "lws")
 	eventually(t, func() bool { return len(g.Annotations(pod("s", nil))) == 0 })
 }
