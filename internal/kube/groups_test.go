@@ -364,6 +364,25 @@ func TestScalesAreReadBeforeReady(t *testing.T) {
 	}
 }
 
+func TestWhatIsNews(t *testing.T) {
+	k := &kind{groups: &Groups{}, absent: groupError(pods.NotRead, "not known yet")}
+	for i, step := range []struct {
+		why  *pods.GroupError
+		want bool
+	}{
+		{groupError(pods.NotRead, "refused from port 1"), true},
+		{groupError(pods.NotRead, "refused from port 2"), false},
+		{groupError(pods.NotServed, "no such kind"), true},
+		{groupError(pods.NotServed, "no such kind"), false},
+		{groupError(pods.NotServed, "no scale subresource"), true},
+		{groupError(pods.NotRead, "refused from port 3"), true},
+	} {
+		if got := k.lacks(step.why); got != step.want {
+			t.Errorf("step %d, %v: news %t, want %t", i, step.why, got, step.want)
+		}
+	}
+}
+
 func TestObjects(t *testing.T) {
 	server, g := startGroups(t)
 	for _, name := range []string{"b", "a"} {

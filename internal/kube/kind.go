@@ -159,11 +159,12 @@ func (k *kind) follow(ctx context.Context) {
 	k.mirror, k.absent = nil, groupError(pods.NotServed, "the cluster does not have %s any more", k.resource)
 }
 
-// lacks keeps why there is no mirror, and reports whether that is news.
+// lacks keeps why there is no mirror, and reports whether that is news. One failure after another is
+// none: their texts may differ by a port.
 func (k *kind) lacks(why *pods.GroupError) bool {
 	k.groups.mu.Lock()
 	defer k.groups.mu.Unlock()
-	news := k.absent.Message != why.Message
+	news := !k.looked || k.absent.Why != why.Why || why.Why == pods.NotServed && k.absent.Message != why.Message
 	k.absent, k.looked = why, true
 	return news
 }
