@@ -47,8 +47,10 @@ type definition struct {
 	merge merger
 	roles roles
 
+	// says says what is answered in a state, where it is not what is usual: for people, as the following.
+	says map[State]string
 	// overload says which way it moves as a service is overloaded, and target whether it is fit as
-	// the target of an HPA and of which type: for people.
+	// the target of an HPA and of which type.
 	overload, target string
 }
 

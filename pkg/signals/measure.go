@@ -42,9 +42,24 @@ const (
 	Decode  = "decode"
 )
 
-// merger makes one result of the measures of those replicas that have a value; expected is how many
-// replicas there are.
-type merger func(known []Member, expected int, p args) Result
+// merger makes one result of the measures of those replicas that have a value.
+type merger struct {
+	words string // what it does, for people
+	// of merges; expected is how many replicas there are.
+	of func(known []Member, expected int, p args) Result
+}
+
+var (
+	added     = merger{"the sum, scaled up for replicas without a value", sumScaled}
+	addedOnly = merger{"the sum of the replicas that have a value", sumKnown}
+	averaged  = merger{"the mean, weighted by size where that is known", mean}
+	quantiled = merger{"the quantile of all their observations together", quantileOfAll}
+)
+
+// divided merges a ratio; idle is what it is while there is nothing to divide.
+func divided(idle float64) merger {
+	return merger{"the ratio of the sums", func(known []Member, _ int, _ args) Result { return ratio(known, idle) }}
+}
 
 // Merge makes one result of the members of a group: all that should report, with or without a value.
 // p are the configured parameters, of which those that the query sets are replaced.
@@ -72,7 +87,7 @@ func (pl *Plan) Merge(members []Member, p Params) Result {
 	if 2*len(known) < len(members) || len(known) == 0 {
 		return unknown(fmt.Sprintf("%d of %d replicas have a value: %s", len(known), len(members), reasons(missing))).Result
 	}
-	out := d.merge(known, len(members), pl.args(p))
+	out := d.merge.of(known, len(members), pl.args(p))
 	out.Time, out.Window = known[0].Time, known[0].Window
 	idle := len(missing) == 0
 	for _, m := range known {
@@ -134,15 +149,15 @@ func (r roles) choose(members []Member) ([]Member, string) {
 	return slices.DeleteFunc(members, func(m Member) bool { return m.Role == drop }), ""
 }
 
-// added sums the values, for those that are missing too: they are taken to be like the others.
-func added(known []Member, expected int, p args) Result {
-	out := addedKnown(known, expected, p)
+// sumScaled sums the values, for those that are missing too: they are taken to be like the others.
+func sumScaled(known []Member, expected int, p args) Result {
+	out := sumKnown(known, expected, p)
 	out.Value *= float64(expected) / float64(len(known))
 	return out
 }
 
-// addedKnown sums the values of those that are known, and no more: a guarantee does not extend to others.
-func addedKnown(known []Member, _ int, _ args) Result {
+// sumKnown sums the values of those that are known, and no more: a guarantee does not extend to others.
+func sumKnown(known []Member, _ int, _ args) Result {
 	out := Result{State: Value, HasValue: true}
 	for _, m := range known {
 		out.Value += m.Value
@@ -152,9 +167,9 @@ func addedKnown(known []Member, _ int, _ args) Result {
 	return out
 }
 
-// averaged divides the sum of the numerators by that of the denominators. Where a member has no
+// mean divides the sum of the numerators by that of the denominators. Where a member has no
 // denominator, as its size is not known, all count alike.
-func averaged(known []Member, _ int, _ args) Result {
+func mean(known []Member, _ int, _ args) Result {
 	out := Result{State: Value, HasValue: true}
 	var sum, weight, plain float64
 	alike := false
@@ -171,21 +186,19 @@ func averaged(known []Member, _ int, _ args) Result {
 	return out
 }
 
-// divided divides the sum of the numerators by that of the denominators; members without a
-// denominator have seen nothing of what is divided. With nothing seen it is idle.
-func divided(idle float64) merger {
-	return func(known []Member, _ int, _ args) Result {
-		out := Result{State: Value, HasValue: true, Value: idle}
-		var sum, weight float64
-		for _, m := range known {
-			sum, weight = sum+m.sum, weight+m.weight
-			out.stalledBy(m)
-		}
-		if weight > 0 {
-			out.Value = sum / weight
-		}
-		return out
+// ratio divides the sum of the numerators by that of the denominators; members without a denominator
+// have seen nothing of what is divided. With nothing seen it is idle.
+func ratio(known []Member, idle float64) Result {
+	out := Result{State: Value, HasValue: true, Value: idle}
+	var sum, weight float64
+	for _, m := range known {
+		sum, weight = sum+m.sum, weight+m.weight
+		out.stalledBy(m)
 	}
+	if weight > 0 {
+		out.Value = sum / weight
+	}
+	return out
 }
 
 // stalledBy makes the result of a group stalled when one of its members is.
@@ -196,9 +209,9 @@ func (r *Result) stalledBy(m Member) {
 	}
 }
 
-// quantiled takes the quantile of all observations together. A stalled member stands for as many
+// quantileOfAll takes the quantile of all observations together. A stalled member stands for as many
 // observations as it counted and holds, all of them at its bound.
-func quantiled(known []Member, _ int, p args) Result {
+func quantileOfAll(known []Member, _ int, p args) Result {
 	var hists [][]window.Bucket
 	var stuck []Member
 	var waiting float64

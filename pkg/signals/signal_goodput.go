@@ -31,7 +31,7 @@ func goodputBounds() []definition {
 	lower := sloSignal("goodput", "requests/s", "Requests per second of the window that are guaranteed to have met every objective (the lower bound that the engine's histograms allow).")
 	lower.formula = "Σ over parts of max(0, N − Σ misses of each objective) / window, with N finished requests; Fréchet's lower bound"
 	lower.eval = judged(0, func(v verdict) Measure { return v.with(v.lower) })
-	lower.merge = addedKnown
+	lower.merge = addedOnly
 	lower.overload = "falls"
 	lower.target = "no: it falls under overload, and an HPA would scale in"
 
@@ -50,6 +50,7 @@ func goodputBounds() []definition {
 		return m
 	})
 	attainment.merge = divided(1)
+	attainment.says = map[State]string{Idle: "1: nothing finished in the window, and nothing is in the engine"}
 	attainment.overload = "falls"
 	attainment.target = "no: it falls under overload, and an HPA would scale in"
 

@@ -68,7 +68,8 @@ var kvCacheTokensFree = definition{
 	needs:    []Canonical{KVCapacity, KVUsed},
 	reads:    []Canonical{Queue, Running, Generated},
 	eval:     evalKVCacheTokensFree,
-	merge:    addedKnown,
+	merge:    addedOnly,
+	says:     map[State]string{Idle: "does not occur: what is free is a value", Stalled: "what the engine last said"},
 	overload: "falls to 0",
 	target:   "no: it falls as load rises, and an HPA would scale in",
 }
