@@ -21,6 +21,7 @@ import (
 	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/pods"
 	"github.com/inference-metrics/adapter/internal/query"
+	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
 	"github.com/inference-metrics/adapter/internal/source/scrape"
@@ -30,8 +31,9 @@ import (
 
 // adapter is everything that runs.
 type adapter struct {
-	server    *genericapiserver.GenericAPIServer
-	collector *collect.Collector
+	server *genericapiserver.GenericAPIServer
+	// metrics are our own, beside those of the server.
+	metrics []prom.Collector
 	// feeds run beside the server, and bring what it answers from.
 	feeds []func(context.Context) error
 }
@@ -59,19 +61,27 @@ func newAdapter(c *completed) (*adapter, error) {
 		}
 		var podMirror *kube.Mirror
 		podMirror, lister = kube.NewPods(client)
-		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, kube.DefaultKinds())
+		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, c.config.kinds)
 		groups = workloads
 		mirrors = append(mirrors, podMirror, workloads)
 	}
-	parser := query.Parser{Window: c.params.Window}
-	if a.collector, err = collect.New(collect.Config{Source: src, Pods: lister, Params: c.params, Interval: c.collectInterval}); err != nil {
+	params := c.config.params
+	objectives := slo.New(params.SLO, c.config.objectives, groups.Annotations)
+	collector, err := collect.New(collect.Config{
+		Source: src, Pods: lister, Params: params, SLO: objectives.Of, Windows: c.config.windows, Interval: c.collectInterval,
+	})
+	if err != nil {
 		return nil, err
 	}
-	a.feeds = append(a.feeds, a.collector.Run)
+	a.feeds = append(a.feeds, collector.Run)
+	a.metrics = append(collector.Collectors(), objectives)
+	parser := query.Parser{Window: params.Window, Windows: c.config.windows}
 	if !c.standalone {
-		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { a.collector.SetStanding(plansOf(parser, named)) }))
+		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { collector.SetStanding(plansOf(parser, named)) }))
 	}
-	served := provider.New(provider.Config{Snapshots: a.collector, Pods: lister, Groups: groups, Parser: parser})
+	served := provider.New(provider.Config{
+		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.roleLabels,
+	})
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
 	}
@@ -82,7 +92,7 @@ func newAdapter(c *completed) (*adapter, error) {
 		}
 	}
 
-	for _, w := range c.params.Warnings() {
+	for _, w := range c.config.warnings() {
 		klog.Background().Info("Objective lies off the edges of an engine's buckets", "config", w)
 	}
 	if c.standalone {
@@ -169,7 +179,7 @@ func synced(m mirror) healthz.HealthChecker {
 // run serves until ctx ends. What feeds the server outlives it, so that the last requests are
 // answered like any other; a feed that fails ends it all.
 func (a *adapter) run(ctx context.Context) error {
-	unregister, err := register(a.collector.Collectors())
+	unregister, err := register(a.metrics)
 	if err != nil {
 		return err
 	}

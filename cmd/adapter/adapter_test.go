@@ -138,9 +138,15 @@ func (c *client) values(metric, selector string) string {
 	if code != http.StatusOK {
 		return fmt.Sprint(code)
 	}
+	return valueOf(c.t, body)
+}
+
+// valueOf returns the values of an answer, by object.
+func valueOf(t *testing.T, body string) string {
+	t.Helper()
 	var list v1beta2.MetricValueList
 	if err := json.Unmarshal([]byte(body), &list); err != nil {
-		c.t.Fatalf("%v in %s", err, body)
+		t.Fatalf("%v in %s", err, body)
 	}
 	var out []string
 	for _, i := range list.Items {
@@ -205,7 +211,7 @@ func TestStandalone(t *testing.T) {
 		"/namespaces/default/deployments.apps/vllm/vllm_queue_depth":                     http.StatusNotFound,
 		"/namespaces/default/pods/*/vllm_queue_depth?labelSelector=%3D":                  http.StatusBadRequest,
 		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=%3D%3D%3D":      http.StatusBadRequest,
-		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=model_name%3Dx": http.StatusBadRequest,
+		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=tenant%3Dx": http.StatusBadRequest,
 	} {
 		if code, body := c.get("/apis/custom.metrics.k8s.io/v1beta2" + path); code != want {
 			t.Errorf("%s: got a %d, want a %d: %s", path, code, want, body)

@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // cluster is as much of a kube-apiserver as the adapter talks to: one that streams no lists, so that
@@ -25,6 +27,8 @@ type cluster struct {
 	t    *testing.T
 	pods corev1.PodList
 	hpas autoscalingv2.HorizontalPodAutoscalerList
+	// deployments own the pods themselves here: what is between is of no interest.
+	deployments appsv1.DeploymentList
 
 	mu     sync.Mutex
 	hidden bool // lists are refused
@@ -36,6 +40,11 @@ func newCluster(t *testing.T) *cluster {
 	mux := http.NewServeMux()
 	c.serve(mux, "/api/v1/pods", &c.pods)
 	c.serve(mux, "/apis/autoscaling/v2/horizontalpodautoscalers", &c.hpas)
+	c.serve(mux, "/apis/apps/v1/deployments", &c.deployments)
+	c.serve(mux, "/apis/apps/v1/statefulsets", &appsv1.StatefulSetList{})
+	c.serve(mux, "/apis/apps/v1/replicasets", &appsv1.ReplicaSetList{})
+	c.serve(mux, "/api/v1/services", &corev1.ServiceList{})
+	// It has no other kind: whoever looks for one gets a 404.
 	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
 		var review authenticationv1.TokenReview
 		c.read(r, &review)
@@ -48,7 +57,7 @@ func newCluster(t *testing.T) *cluster {
 		var review authorizationv1.SubjectAccessReview
 		c.read(r, &review)
 		a := review.Spec.ResourceAttributes
-		review.Status.Allowed = review.Spec.User == "hpa" && (a == nil || a.Group == "custom.metrics.k8s.io" && a.Resource == "pods")
+		review.Status.Allowed = review.Spec.User == "hpa" && (a == nil || a.Group == "custom.metrics.k8s.io" && (a.Resource == "pods" || a.Resource == "deployments.apps"))
 		c.answer(w, http.StatusCreated, review)
 	})
 	c.Server = httptest.NewServer(mux)
@@ -103,7 +112,7 @@ func (c *cluster) answer(w http.ResponseWriter, code int, v any) {
 	}
 }
 
-// A cluster of two vLLM pods, one of which has never been Ready, and an HPA.
+// A cluster of two vLLM pods, one of which has never been Ready, their Deployment, and an HPA.
 func TestInCluster(t *testing.T) {
 	one, two := newEngine(t, 3), newEngine(t, 9)
 	api := newCluster(t)
@@ -111,13 +120,19 @@ func TestInCluster(t *testing.T) {
 	born := metav1.NewTime(time.Now().Truncate(time.Second))
 	for i, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 		api.pods.Items = append(api.pods.Items, corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("vllm-%d", i), UID: "u", Labels: map[string]string{"app": "vllm"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("vllm-%d", i), UID: types.UID(fmt.Sprint("u", i)), Labels: map[string]string{"app": "vllm"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "vllm", UID: "d", Controller: new(true)}}},
 			Status: corev1.PodStatus{
 				Phase: corev1.PodRunning, StartTime: &born,
 				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: born}},
 			},
 		})
 	}
+	api.deployments.Items = []appsv1.Deployment{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm", UID: "d",
+			Annotations: map[string]string{"inference-metrics.github.io/slo-ttft": "fast"}},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "vllm"}}},
+	}}
 	api.hpas.Items = []autoscalingv2.HorizontalPodAutoscaler{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{Metrics: []autoscalingv2.MetricSpec{{
@@ -133,7 +148,8 @@ func TestInCluster(t *testing.T) {
 
 	// Not Ready before the cluster's objects are known, but alive, as start saw.
 	if code, body := c.get("/readyz"); code != http.StatusInternalServerError ||
-		!strings.Contains(body, "[-]pods-synced failed") || !strings.Contains(body, "[-]horizontalpodautoscalers-synced failed") {
+		!strings.Contains(body, "[-]pods-synced failed") || !strings.Contains(body, "[-]horizontalpodautoscalers-synced failed") ||
+		!strings.Contains(body, "groups-synced") {
 		t.Errorf("readyz is a %d while the cluster refuses: %s", code, body)
 	}
 	api.hide(false)
@@ -163,6 +179,14 @@ func TestInCluster(t *testing.T) {
 	c.eventually("vllm-0=3", "vllm_queue_depth", "app=vllm")
 	if code, body := c.get(strings.Replace(path, "*", "vllm-1", 1)); code != http.StatusNotFound || !strings.Contains(body, "never Ready") {
 		t.Errorf("a pod that was never Ready got a %d: %s", code, body)
+	}
+
+	// The Deployment stands for its pods, of which one counts; its annotations hold for them.
+	if got := valueOf(t, c.await(strings.Replace(path, "pods/*", "deployments.apps/vllm", 1))); got != "vllm=3" {
+		t.Errorf("the Deployment has %s, want vllm=3", got)
+	}
+	if _, metrics := c.get("/metrics"); !strings.Contains(metrics, `inference_metrics_adapter_unreadable_objectives{namespace="default"} 1`) {
+		t.Error("/metrics does not count the pod whose Deployment has an annotation that cannot be read")
 	}
 
 	api.mu.Lock()

@@ -9,23 +9,64 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/inference-metrics/adapter/internal/kube"
+	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
-// configFile is the file of --config.
+// config is what the file of --config comes to.
+type config struct {
+	params signals.Params
+	// windows are those that may be asked for besides that of params.
+	windows    []time.Duration
+	objectives []slo.Rule
+	kinds      []schema.GroupResource
+	roleLabels []string
+}
+
+func defaultConfig() config {
+	return config{params: signals.DefaultParams(), kinds: kube.DefaultKinds()}
+}
+
+// configFile is the file of --config. docs/configuration.md describes its fields.
 type configFile struct {
-	Window *duration `json:"window"`
-	SLO    *struct {
-		TTFT *duration `json:"ttft"`
-		TPOT *duration `json:"tpot"`
-		E2E  *duration `json:"e2e"`
-	} `json:"slo"`
+	Window     *duration   `json:"window"`
+	Windows    []duration  `json:"windows"`
+	SLO        *objectives `json:"slo"`
+	Saturation *struct {
+		Queue *float64 `json:"queue"`
+		KV    *float64 `json:"kv"`
+	} `json:"saturation"`
+	Objectives []struct {
+		Namespace string      `json:"namespace"`
+		Selector  *selector   `json:"selector"`
+		SLO       *objectives `json:"slo"`
+	} `json:"objectives"`
+	Kinds      *[]string `json:"kinds"`
+	RoleLabels []string  `json:"roleLabels"`
+	PodLabels  []struct {
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+	} `json:"podLabels"`
+}
+
+type objectives struct {
+	TTFT *duration `json:"ttft"`
+	TPOT *duration `json:"tpot"`
+	E2E  *duration `json:"e2e"`
 }
 
 // duration is the text of one, read later, where its field has a name.
@@ -41,48 +82,228 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// readConfig reads the parameters of signals. A field that is not in the file keeps its default; an
-// slo that is there is all there is: an objective that it leaves out does not exist.
-func readConfig(name string) (signals.Params, error) {
-	p := signals.DefaultParams()
+// selector is a label selector, read later, where its field has a name.
+type selector json.RawMessage
+
+func (s *selector) UnmarshalJSON(b []byte) error {
+	*s = slices.Clone(b)
+	return nil
+}
+
+// parse reads the two notations that Kubernetes has for selectors: a text, and an object.
+func (s selector) parse() (labels.Selector, error) {
+	var text string
+	if json.Unmarshal(s, &text) == nil {
+		return labels.Parse(text)
+	}
+	var object metav1.LabelSelector
+	if err := yaml.UnmarshalStrict(s, &object); err != nil {
+		return nil, errors.New("want a text such as app=vllm,tier in (gold), or matchLabels and matchExpressions")
+	}
+	return metav1.LabelSelectorAsSelector(&object)
+}
+
+// readConfig reads the file of --config.
+func readConfig(name string) (config, error) {
 	text, err := readSmall(name)
 	if err != nil {
-		return p, fmt.Errorf("--config: %w", err)
+		return config{}, fmt.Errorf("--config: %w", err)
 	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return config{}, fmt.Errorf("--config %s: %w", name, err)
+	}
+	return c, nil
+}
+
+// parseConfig reads the text of a configuration. A field that is not in it keeps its default; an slo that
+// is there is all there is: an objective that it leaves out does not exist.
+func parseConfig(text []byte) (config, error) {
+	c := defaultConfig()
 	if err := oneDocument(text); err != nil {
-		return p, fmt.Errorf("--config %s: %w", name, err)
+		return config{}, err
 	}
 	var f configFile
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
-		return p, fmt.Errorf("--config %s: %w", name, explained(err))
+		return config{}, explained(err)
 	}
 
-	var errs []error
-	set := func(field string, from *duration, to *time.Duration) {
-		if from == nil {
-			return
-		}
-		d, err := time.ParseDuration(string(*from))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %q is no duration: write a number and a unit, such as 2.5s or 100ms", field, *from))
-			return
-		}
-		*to = d
-	}
-	set("window", f.Window, &p.Window)
+	var faults faults
+	faults.duration("window", f.Window, &c.params.Window)
 	if f.SLO != nil {
-		p.SLO = signals.SLO{}
-		set("slo.ttft", f.SLO.TTFT, &p.SLO.TTFT)
-		set("slo.tpot", f.SLO.TPOT, &p.SLO.TPOT)
-		set("slo.e2e", f.SLO.E2E, &p.SLO.E2E)
+		c.params.SLO = faults.slo("slo", f.SLO)
 	}
-	if len(errs) == 0 {
-		errs = append(errs, p.Validate())
+	if s := f.Saturation; s != nil {
+		if s.Queue != nil {
+			c.params.Full.Queue = *s.Queue
+		}
+		if s.KV != nil {
+			c.params.Full.KV = *s.KV
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return p, fmt.Errorf("--config %s: %w", name, err)
+	for i, w := range f.Windows {
+		field := fmt.Sprintf("windows[%d]", i)
+		d := c.params.Window // in the place of what cannot be read
+		if !faults.duration(field, &w, &d) {
+			continue
+		}
+		switch {
+		case d < signals.MinWindow || d > signals.MaxWindow:
+			faults.add(field, "%s is outside %s to %s", d, signals.MinWindow, signals.MaxWindow)
+		case d == c.params.Window || slices.Contains(c.windows, d):
+			faults.add(field, "%s is there already", d)
+		default:
+			c.windows = append(c.windows, d)
+		}
 	}
-	return p, nil
+	for i, o := range f.Objectives {
+		field := fmt.Sprintf("objectives[%d]", i)
+		r := slo.Rule{Namespace: o.Namespace}
+		if o.Namespace != "" {
+			faults.invalid(field+".namespace", o.Namespace, validation.IsDNS1123Label(o.Namespace))
+		}
+		if o.Selector != nil {
+			var err error
+			if r.Selector, err = o.Selector.parse(); err != nil {
+				faults.add(field+".selector", "%v", err)
+			}
+		}
+		if i > 0 && f.Objectives[i-1].Namespace == "" && f.Objectives[i-1].Selector == nil {
+			faults.add(field, "the one before it is for all pods, so that this one never holds: put that last")
+		}
+		if o.SLO == nil {
+			faults.add(field+".slo", "it is missing: set at least one of ttft, tpot, e2e")
+			continue
+		}
+		n := len(faults.errs)
+		r.SLO = faults.slo(field+".slo", o.SLO)
+		if len(faults.errs) == n {
+			for _, err := range apart(ofRule(r).Validate()) {
+				faults.errs = append(faults.errs, fmt.Errorf("%s.%w", field, err))
+			}
+		}
+		c.objectives = append(c.objectives, r)
+	}
+	if f.Kinds != nil {
+		c.kinds = nil
+		for i, text := range *f.Kinds {
+			field := fmt.Sprintf("kinds[%d]", i)
+			kind := schema.ParseGroupResource(text)
+			if why := kindFault(kind); why != "" {
+				faults.add(field, "%q %s", text, why)
+			} else if slices.Contains(c.kinds, kind) {
+				faults.add(field, "%s is there already", text)
+			}
+			c.kinds = append(c.kinds, kind)
+		}
+	}
+	for i, l := range f.RoleLabels {
+		faults.invalid(fmt.Sprintf("roleLabels[%d]", i), l, validation.IsQualifiedName(l))
+	}
+	c.roleLabels = f.RoleLabels
+	for i, p := range f.PodLabels {
+		for _, l := range []struct{ field, name string }{{"namespace", p.Namespace}, {"pod", p.Pod}} {
+			if !model.LabelName(l.name).IsValid() {
+				faults.add(fmt.Sprintf("podLabels[%d].%s", i, l.field), "%q is no name of a label: give both, as the series have them", l.name)
+			}
+		}
+		c.params.PodLabels = append(c.params.PodLabels, signals.PodLabels(p))
+	}
+	if len(faults.errs) == 0 {
+		faults.errs = apart(c.params.Validate())
+	}
+	if err := errors.Join(faults.errs...); err != nil {
+		return config{}, err
+	}
+	return c, nil
+}
+
+// ofRule returns parameters with the objectives of a rule, to check these.
+func ofRule(r slo.Rule) signals.Params {
+	p := signals.DefaultParams()
+	p.SLO = r.SLO
+	return p
+}
+
+// warnings says which objectives lie off the edges of an engine's buckets.
+func (c config) warnings() []string {
+	out := c.params.Warnings()
+	for i, r := range c.objectives {
+		for _, w := range ofRule(r).Warnings() {
+			out = append(out, fmt.Sprintf("objectives[%d].%s", i, w))
+		}
+	}
+	return out
+}
+
+// kindFault says why an entry of kinds is none; "" when it is one. Any kind with a scale subresource may
+// be meant, but misspelt ones are told where that can be.
+func kindFault(kind schema.GroupResource) string {
+	known := kube.DefaultKinds()
+	known = append(known, schema.GroupResource{Resource: "replicationcontrollers"})
+	ofGroup := func(k schema.GroupResource) bool { return k.Group == kind.Group }
+	version, _, _ := strings.Cut(kind.Group, ".")
+	switch {
+	case slices.Contains(known, kind):
+		return ""
+	case kind == schema.GroupResource{Resource: "pods"}:
+		return "need not be allowed: pods are served always"
+	case len(validation.IsDNS1123Label(kind.Resource)) > 0 || kind.Group != "" && len(validation.IsDNS1123Subdomain(kind.Group)) > 0,
+		slices.ContainsFunc(known, ofGroup), // none of those of a group that is known
+		!strings.Contains(kind.Group, "."),  // a group of Kubernetes' own
+		version == "v1" || strings.HasPrefix(version, "v1alpha") || strings.HasPrefix(version, "v1beta"):
+		var names []string
+		for _, k := range known {
+			names = append(names, k.String())
+		}
+		return "is no kind with pods: write PLURAL.GROUP, without a version; built in are " + strings.Join(names, ", ")
+	}
+	return ""
+}
+
+// faults are what is wrong with a configuration.
+type faults struct{ errs []error }
+
+func (f *faults) add(field, format string, args ...any) {
+	f.errs = append(f.errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
+}
+
+func (f *faults) invalid(field, value string, why []string) {
+	if len(why) > 0 {
+		f.add(field, "%q: %s", value, why[0])
+	}
+}
+
+// duration reports whether there was one to be read.
+func (f *faults) duration(field string, from *duration, to *time.Duration) bool {
+	if from == nil {
+		return false
+	}
+	d, err := time.ParseDuration(string(*from))
+	if err != nil {
+		f.add(field, "%.40q is no duration: write a number and a unit, such as 2.5s or 100ms", *from)
+		return false
+	}
+	*to = d
+	return true
+}
+
+func (f *faults) slo(field string, from *objectives) (out signals.SLO) {
+	f.duration(field+".ttft", from.TTFT, &out.TTFT)
+	f.duration(field+".tpot", from.TPOT, &out.TPOT)
+	f.duration(field+".e2e", from.E2E, &out.E2E)
+	return out
+}
+
+// apart returns the errors that were joined.
+func apart(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
 }
 
 // maxConfig bounds the file: one that is larger was not meant, and a device has no end.
@@ -130,7 +351,30 @@ func explained(err error) error {
 		return fmt.Errorf("%s: this cannot be of type %s", cmp.Or(wrong.Field, "the whole file"), wrong.Value)
 	}
 	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		return fmt.Errorf("unknown field %s: there are window, slo.ttft, slo.tpot and slo.e2e", field)
+		all := fields(reflect.TypeFor[configFile](), "")
+		return fmt.Errorf("unknown field %s: there are %s", field, strings.Join(all, ", "))
 	}
 	return err
+}
+
+// fields lists the fields of the file by their paths.
+func fields(of reflect.Type, path string) []string {
+	list := ""
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice && of != reflect.TypeFor[selector]() {
+		if of.Kind() == reflect.Slice {
+			list = "[]"
+		}
+		of = of.Elem()
+	}
+	if of.Kind() != reflect.Struct {
+		return []string{path}
+	}
+	if path != "" {
+		path += list + "."
+	}
+	var out []string
+	for f := range of.Fields() {
+		out = append(out, fields(f.Type, path+f.Tag.Get("json"))...)
+	}
+	return out
 }

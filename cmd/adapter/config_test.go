@@ -3,22 +3,62 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
+// with returns the default configuration, changed.
+func with(change func(*config)) config {
+	c := defaultConfig()
+	change(&c)
+	return c
+}
+
+// comparable makes configurations comparable: a selector is what it says.
+var comparable = cmp.Options{
+	cmp.AllowUnexported(config{}),
+	cmp.Transformer("text", func(s labels.Selector) string {
+		if s == nil {
+			return ""
+		}
+		return s.String()
+	}),
+}
+
 func TestGoodConfigs(t *testing.T) {
-	full := signals.DefaultParams().Full
-	want := map[string]signals.Params{
-		"empty.yaml":         signals.DefaultParams(),
-		"window.yaml":        {Window: 30 * time.Second, SLO: signals.DefaultParams().SLO, Full: full},
-		"objectives.yaml":    {Window: 2 * time.Minute, SLO: signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}, Full: full},
-		"one-objective.yaml": {Window: time.Minute, SLO: signals.SLO{E2E: 30 * time.Second}, Full: full},
+	app := func(text string) labels.Selector { return selectorOf(t, text) }
+	want := map[string]config{
+		"empty.yaml":  defaultConfig(),
+		"window.yaml": with(func(c *config) { c.params.Window = 30 * time.Second }),
+		"objectives.yaml": with(func(c *config) {
+			c.params.Window, c.params.SLO = 2*time.Minute, signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}
+		}),
+		"one-objective.yaml": with(func(c *config) { c.params.SLO = signals.SLO{E2E: 30 * time.Second} }),
+		"windows.yaml": with(func(c *config) {
+			c.windows, c.params.Full = []time.Duration{5 * time.Minute, 2 * time.Minute}, signals.Full{Queue: 5, KV: 0.9}
+		}),
+		"kinds.yaml": with(func(c *config) {
+			c.kinds = []schema.GroupResource{{Group: "apps", Resource: "deployments"}, {Group: "argoproj.io", Resource: "rollouts"}, {Resource: "services"}}
+			c.roleLabels = []string{"example.com/role"}
+			c.params.PodLabels = []signals.PodLabels{{Namespace: "kube_namespace", Pod: "kube_pod"}}
+		}),
+		"no-kinds.yaml": with(func(c *config) { c.kinds = nil }),
+		"objectives-of-pods.yaml": with(func(c *config) {
+			c.objectives = []slo.Rule{
+				{Namespace: "chat", Selector: app("app=vllm,tier in (gold,silver)"), SLO: signals.SLO{TTFT: 500 * time.Millisecond}},
+				{Selector: app("app=vllm,tier"), SLO: signals.SLO{E2E: 30 * time.Second}},
+				{SLO: signals.SLO{TPOT: 50 * time.Millisecond}},
+			}
+		}),
 	}
 	for _, file := range fixtures(t, "good", len(want)) {
 		got, err := readConfig(file)
@@ -26,16 +66,33 @@ func TestGoodConfigs(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if diff := cmp.Diff(want[filepath.Base(file)], got); diff != "" {
+		if diff := cmp.Diff(want[filepath.Base(file)], got, comparable); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
 	}
 }
 
+func selectorOf(t *testing.T, text string) labels.Selector {
+	t.Helper()
+	s, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const (
+	allFields = "there are window, windows, slo.ttft, slo.tpot, slo.e2e, saturation.queue, saturation.kv, objectives[].namespace, objectives[].selector, " +
+		"objectives[].slo.ttft, objectives[].slo.tpot, objectives[].slo.e2e, kinds, roleLabels, podLabels[].namespace, podLabels[].pod"
+	builtIn = "is no kind with pods: write PLURAL.GROUP, without a version; built in are deployments.apps, statefulsets.apps, replicasets.apps, " +
+		"leaderworkersets.leaderworkerset.x-k8s.io, services, inferencepools.inference.networking.k8s.io, inferencepools.inference.networking.x-k8s.io, namespaces, replicationcontrollers"
+)
+
 func TestBadConfigs(t *testing.T) {
 	want := map[string]string{
-		"unknown-field.yaml":     `unknown field "slos": there are window, slo.ttft, slo.tpot and slo.e2e`,
-		"unknown-objective.yaml": `unknown field "itl": there are window, slo.ttft, slo.tpot and slo.e2e`,
+		"unknown-field.yaml":     `unknown field "slos": ` + allFields,
+		"unknown-objective.yaml": `unknown field "itl": ` + allFields,
+		"unknown-in-list.yaml":   `unknown field "name": ` + allFields,
 		"no-unit.yaml": `window: "60" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
 			`slo.ttft: "fast" is no duration: write a number and a unit, such as 2.5s or 100ms`,
 		"out-of-bounds.yaml": "window: 1s is outside 10s to 10m0s\n" +
@@ -46,6 +103,36 @@ func TestBadConfigs(t *testing.T) {
 		"twice.yaml":         "error converting YAML to JSON: yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
 		"two-documents.yaml": "there is more than one document in it: leave out the lines ---",
 		"no-yaml.yaml":       "error converting YAML to JSON: yaml: line 1: did not find expected node content",
+		"windows.yaml": "windows[0]: 1s is outside 10s to 10m0s\n" +
+			`windows[1]: "5" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
+			"windows[2]: 2m0s is there already\n" +
+			"windows[4]: 5m0s is there already\n" +
+			"windows[5]: 1h0m0s is outside 10s to 10m0s",
+		"saturation.yaml": "saturation.queue: 0 is outside 0 to 1e6 waiting requests\n" +
+			"saturation.kv: 80 is outside 0 to 1",
+		"saturation-text.yaml": "saturation.queue: this cannot be of type string",
+		"objectives.yaml": `objectives[0].namespace: "Chat": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')` + "\n" +
+			`objectives[0].slo.ttft: "1" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
+			"objectives[1].selector: unable to parse requirement: found '' expected: '('\n" +
+			"objectives[1].slo: no objective is set; goodput needs at least one of ttft, tpot, e2e\n" +
+			"objectives[2].selector: want a text such as app=vllm,tier in (gold), or matchLabels and matchExpressions\n" +
+			"objectives[2].slo.ttft: -1s is negative; leave it out for no objective\n" +
+			"objectives[2].slo.e2e: 25h0m0s is above 24h0m0s; leave it out for no objective\n" +
+			"objectives[3].selector: want a text such as app=vllm,tier in (gold), or matchLabels and matchExpressions\n" +
+			"objectives[5]: the one before it is for all pods, so that this one never holds: put that last\n" +
+			"objectives[5].slo: it is missing: set at least one of ttft, tpot, e2e",
+		"kinds.yaml": `kinds[0]: "Deployment" ` + builtIn + "\n" +
+			`kinds[1]: "deployment.apps" ` + builtIn + "\n" +
+			`kinds[2]: "deployments" ` + builtIn + "\n" +
+			`kinds[3]: "apps/deployments" ` + builtIn + "\n" +
+			`kinds[4]: "deployments.v1.apps" ` + builtIn + "\n" +
+			"kinds[6]: deployments.apps is there already\n" +
+			`kinds[7]: "pods" need not be allowed: pods are served always` + "\n" +
+			`kinds[8]: "leaderworkerset.leaderworkerset.x-k8s.io" ` + builtIn + "\n" +
+			`kinds[9]: "rollouts.v1alpha1.argoproj.io" ` + builtIn + "\n" +
+			`kinds[10]: "" ` + builtIn,
+		"labels.yaml": `roleLabels[0]: "llm d/role": prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')` + "\n" +
+			`podLabels[0].namespace: "" is no name of a label: give both, as the series have them`,
 	}
 	for _, file := range fixtures(t, "bad", len(want)) {
 		_, err := readConfig(file)
@@ -63,6 +150,54 @@ func TestBadConfigs(t *testing.T) {
 	}
 	if _, err := readConfig("testdata/none.yaml"); err == nil || !strings.Contains(err.Error(), "--config: open testdata/none.yaml") {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestConfigWarnings(t *testing.T) {
+	c, err := parseConfig([]byte("objectives: [{namespace: chat, slo: {ttft: 2500ms}}, {slo: {ttft: 3s}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "objectives[1].slo.ttft: 3s lies between the bucket edges 2.5s and 5s of vLLM: goodput counts the requests within 2.5s"
+	found := false
+	for _, w := range c.warnings() {
+		found = found || w == want
+		if strings.HasPrefix(w, "objectives[0]") && strings.Contains(w, "vLLM") {
+			t.Errorf("warned of an edge: %s", w)
+		}
+	}
+	if !found {
+		t.Errorf("warned %q, want %q among them", c.warnings(), want)
+	}
+}
+
+// The example shows every field, the document tells of each, and what we ship can be read.
+func TestDocumentedConfig(t *testing.T) {
+	const example, document = "../../docs/configuration.example.yaml", "../../docs/configuration.md"
+	c, err := readConfig(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.windows) == 0 || len(c.objectives) == 0 || len(c.kinds) == 0 || len(c.roleLabels) == 0 || len(c.params.PodLabels) == 0 {
+		t.Errorf("%s leaves fields out: %+v", example, c)
+	}
+	if w := c.warnings(); len(w) > 0 && strings.Contains(strings.Join(w, "\n"), "of vLLM") {
+		t.Errorf("%s has objectives off vLLM's edges: %q", example, w)
+	}
+	if c, err = readConfig("../../deploy/manifests/base/config.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(defaultConfig(), c, comparable); diff != "" {
+		t.Errorf("what we deploy is not the default (-default +deployed):\n%s", diff)
+	}
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields(reflect.TypeFor[configFile](), "") {
+		if !strings.Contains(string(text), "`"+f+"`") {
+			t.Errorf("%s does not tell of %s", document, f)
+		}
 	}
 }
 

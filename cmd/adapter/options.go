@@ -20,7 +20,6 @@ import (
 
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
-	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
 // options are the flags as given.
@@ -28,6 +27,7 @@ type options struct {
 	configFile string
 	standalone bool
 	kubeconfig string
+	external   bool
 
 	prometheusURL          string
 	prometheusClientConfig string
@@ -80,9 +80,10 @@ func newOptions() *options {
 // flags returns the flags of the options, by section.
 func (o *options) flags() cliflag.NamedFlagSets {
 	fs := o.sets.FlagSet(sectionAdapter)
-	fs.StringVar(&o.configFile, "config", o.configFile, "File with the window of rates and quantiles and the service level objectives that goodput is counted by, in YAML: {window: 60s, slo: {ttft: 2.5s, tpot: 100ms}}.")
+	fs.StringVar(&o.configFile, "config", o.configFile, "File with windows, service level objectives, the kinds of object that are served, and what labels mean, in YAML; docs/configuration.md describes it. Such as {window: 60s, slo: {ttft: 2.5s, tpot: 100ms}}.")
 	fs.BoolVar(&o.standalone, "standalone", o.standalone, "Run without Kubernetes: serve on loopback only, to anybody on this machine, and take the pods from the targets.")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File that says how to reach the cluster. Not needed in a pod of the cluster.")
+	fs.BoolVar(&o.external, "external-metrics", o.external, "Serve external.metrics.k8s.io too: the same signals, of all pods of a namespace. Off, as one server only can own that API in a cluster, and often it is KEDA.")
 	fs.StringVar(&o.prometheusURL, "prometheus-url", o.prometheusURL, "Server with Prometheus's query API to read samples from, such as http://prometheus.monitoring:9090.")
 	fs.StringVar(&o.prometheusClientConfig, "prometheus-client-config", o.prometheusClientConfig, "File in Prometheus's HTTP client format that says how to reach the server: TLS, credentials, headers.")
 	fs.StringArrayVar(&o.prometheusMatchers, "prometheus-matcher", o.prometheusMatchers, `Read only series with this label, such as 'cluster="a"'. May be given several times.`)
@@ -224,7 +225,7 @@ func (o *options) parseMatchers() ([]*promlabels.Matcher, error) {
 // completed is what the adapter is wired from: the options, and what they point to.
 type completed struct {
 	*options
-	params   signals.Params
+	config   config
 	targets  []target
 	pods     []podLabels
 	matchers []*promlabels.Matcher
@@ -234,10 +235,10 @@ type completed struct {
 
 // complete reads what valid options point to, and settles what depends on other options.
 func (o *options) complete() (*completed, error) {
-	c := &completed{options: o, params: signals.DefaultParams(), client: &rest.Config{}}
+	c := &completed{options: o, config: defaultConfig(), client: &rest.Config{}}
 	var err error
 	if o.configFile != "" {
-		if c.params, err = readConfig(o.configFile); err != nil {
+		if c.config, err = readConfig(o.configFile); err != nil {
 			return nil, err
 		}
 	}
