@@ -151,9 +151,13 @@ func Names(plans []*Plan) [][]string {
 	for _, p := range plans {
 		for _, e := range p.signal.engines() {
 			for _, c := range p.signal.definition.uses(e, p.keys) {
-				if names := e.series[c].names(); !seen[names[0]] {
-					seen[names[0]] = true
-					out = append(out, names)
+				m := e.series[c]
+				for _, m := range []*mapping{&m, m.second()} {
+					if m == nil || seen[m.names()[0]] {
+						continue
+					}
+					seen[m.names()[0]] = true
+					out = append(out, m.names())
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -46,6 +47,14 @@ type owner struct{ namespace, name string }
 // it calls itself is renamed to exported_pod where the source's own label is there.
 var ownPod = []owner{{"namespace", "pod"}, {"pod_namespace", "pod_name"}, {"kubernetes_namespace", "kubernetes_pod_name"}, {"k8s_namespace_name", "k8s_pod_name"}}
 
+// kind is what its series belong to, in messages.
+func (e *Engine) kind() string {
+	if e.pool {
+		return "pool"
+	}
+	return "pod"
+}
+
 // serves reports whether the engine serves requests in pods.
 func (e *Engine) serves() bool { return e.own }
 
@@ -82,7 +91,20 @@ type mapping struct {
 	// lazy says that the series appears with its first event only: while nothing is in the engine,
 	// and has not been for a window, its absence is a count of 0.
 	lazy bool
+	// over, times and less are a second gauge, by whose samples of the same part those of this one are
+	// divided or multiplied, or which are taken off them. Neither has anything within it.
+	over, times, less *mapping
+	// beside is a series that the same target always writes, for one that comes and goes with what it
+	// is of: where it is written and this one no more, what this one was of is gone, and counts nothing.
+	beside Canonical
+	// noneIsZero says that where beside is written and this one is not at all, it is 0.
+	noneIsZero bool
+	// hint says what may be behind a series that is not there.
+	hint string
 }
+
+// second is the gauge that the samples are combined with; nil when there is none.
+func (m mapping) second() *mapping { return cmp.Or(m.over, m.times, m.less) }
 
 func (m mapping) names() []string {
 	if m.kind != Histogram {
@@ -121,6 +143,7 @@ type address struct {
 	canonical Canonical
 	rank      int // of its spelling: 0 is the preferred one
 	mapping   mapping
+	second    bool // it is the one that the canonical series is combined with
 }
 
 // addresses finds the addresses of a raw series by its name.
@@ -131,6 +154,11 @@ var addresses = func() map[string][]address {
 			m := e.series[c]
 			for rank, name := range m.names() {
 				out[name] = append(out[name], address{engine: e, canonical: c, rank: rank, mapping: m})
+			}
+			if m := m.second(); m != nil {
+				for rank, name := range m.names() {
+					out[name] = append(out[name], address{engine: e, canonical: c, rank: rank, mapping: *m, second: true})
+				}
 			}
 		}
 	}
@@ -316,6 +344,6 @@ func because(reason string, cs ...Canonical) map[Canonical]string {
 func declinedByEngines(name string) map[Canonical]string {
 	return declined(
 		because(name+" does not read its GPU; the DCGM exporter does: ask for gpu_*", gpuSeries...),
-		because(name+" does not know the pool in front of it; the gateway's endpoint picker does: ask for epp_* of the InferencePool", poolSeries...),
+		because(name+" does not know the pool in front of it; the gateway's endpoint picker does: ask for pool_* of the InferencePool", poolSeries...),
 	)
 }

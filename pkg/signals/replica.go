@@ -3,7 +3,7 @@ package signals
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -151,13 +151,13 @@ type found struct {
 	name    string
 	samples []window.Sample
 	newest  int64
+	ended   bool   // the source says that it is over
 	fault   string // why its newest reading is none; "" when it is one
 }
 
 func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params) *Replica {
 	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}, unlike: map[Canonical]bool{}}
-	raw := map[Canonical][]found{}
-	live := map[Canonical]bool{}
+	raw := map[half][]found{}
 	for _, s := range series {
 		for _, pl := range p.placesOf(s) {
 			if !pl.belongsTo(at.Pod) {
@@ -174,23 +174,127 @@ func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params)
 				continue
 			}
 			if f, ok := find(s, pl, at); ok {
-				raw[pl.canonical] = append(raw[pl.canonical], f)
-				live[pl.canonical] = live[pl.canonical] || !s.Ended()
+				h := half{pl.canonical, pl.second}
+				raw[h] = append(raw[h], f)
 			}
 		}
 	}
-	for c := range raw {
-		// One that ended beside others that go on is a part that was lost, like one that is silent.
-		if !live[c] {
-			r.ended[c] = true
-			delete(raw, c)
+	for h := range raw {
+		if beside := e.series[h.canonical].beside; beside != "" && !at.Partial {
+			raw[h] = present(raw[h], raw[half{beside, false}], p)
 		}
 	}
 	r.stats = make(map[Canonical]*stat, len(raw))
-	for c, fs := range raw {
-		r.stats[c] = newStat(fs, at, p)
+	seconds := map[Canonical]*stat{}
+	for h, fs := range raw {
+		switch {
+		case len(fs) == 0:
+		case !slices.ContainsFunc(fs, func(f found) bool { return !f.ended }):
+			// One that ended beside others that go on is a part that was lost, like one that is silent.
+			r.ended[h.canonical] = true
+		case h.second:
+			seconds[h.canonical] = newStat(fs, at, p)
+		default:
+			r.stats[h.canonical] = newStat(fs, at, p)
+		}
+	}
+	for c, st := range r.stats {
+		if m := e.series[c]; m.second() != nil {
+			r.stats[c] = m.combine(st, seconds[c])
+		}
 	}
 	return r
+}
+
+// half is a canonical series, or the one that it is combined with.
+type half struct {
+	canonical Canonical
+	second    bool
+}
+
+// present drops the series of things that are gone: their target goes on writing what it always
+// writes, beside, and them no more. Those of a target that is gone itself are dropped once it has been
+// silent for a window, as parts are.
+func present(fs, beside []found, p Params) []found {
+	if len(beside) == 0 {
+		return fs
+	}
+	reads := slices.MaxFunc(beside, func(a, b found) int {
+		return cmp.Or(cmp.Compare(a.newest, b.newest), cmp.Compare(len(a.samples), len(b.samples)))
+	})
+	st := stat{interval: window.Interval(reads.samples)}
+	st.window = max(p.Window, windowReads*st.interval)
+	written := map[string]int64{} // until when, by target
+	for _, b := range beside {
+		if !b.ended {
+			written[b.instance] = max(written[b.instance], b.newest)
+		}
+	}
+	return slices.DeleteFunc(fs, func(f found) bool {
+		until := written[f.instance]
+		if f.ended && until >= f.newest || f.newest < until-st.freshFor().Milliseconds() {
+			return true
+		}
+		return f.newest < reads.newest-st.window.Milliseconds() && len(window.Since(reads.samples, f.newest+1)) >= windowReads
+	})
+}
+
+// combine computes the samples of a series from those of two, of the same part and read at the same time.
+func (m mapping) combine(a, b *stat) *stat {
+	out := *a
+	out.parts = nil
+	switch {
+	case a.fault != "":
+		return a
+	case b == nil:
+		out.fault = fmt.Sprintf("the source has no sample of %s, with which %s is combined", m.second().names()[0], a.name)
+		return &out
+	case b.fault != "":
+		out.fault = b.fault
+		return &out
+	}
+	for _, pa := range a.parts {
+		i := slices.IndexFunc(b.parts, func(pb *part) bool { return pb.key == pa.key })
+		if i < 0 {
+			out.fault = fmt.Sprintf("a part of %s has no sample of %s", a.name, b.name)
+			return &out
+		}
+		pb := b.parts[i]
+		var samples []window.Sample
+		others := pb.series[0]
+		for _, s := range pa.series[0] {
+			// One that is read with others of its target has their time; where the source rounds it they
+			// may be a little apart, and the newest before it is the one.
+			before := others[:len(others)-len(window.Since(others, s.T+1))]
+			if len(before) == 0 {
+				continue
+			}
+			if v := m.of(s.V*pa.factor, before[len(before)-1].V*pb.factor); !math.IsNaN(v) && !math.IsInf(v, 0) {
+				samples = append(samples, window.Sample{T: s.T, V: v})
+			}
+		}
+		if len(samples) == 0 || samples[len(samples)-1].T < pa.newest {
+			out.fault = fmt.Sprintf("the newest readings of %s and %s make no number", a.name, b.name)
+			return &out
+		}
+		out.parts = append(out.parts, &part{key: pa.key, joint: pa.joint, newest: min(pa.newest, pb.newest), factor: 1, series: [][]window.Sample{samples}})
+	}
+	out.newest = min(a.newest, b.newest)
+	out.regained = a.regained || b.regained
+	return &out
+}
+
+// of combines two readings. Of two that are taken off each other, and not read at the very same
+// instant, the second may be the greater.
+func (m mapping) of(a, b float64) float64 {
+	switch {
+	case m.over != nil:
+		return a / b
+	case m.times != nil:
+		return a * b
+	default:
+		return max(0, a-b)
+	}
 }
 
 // isDown reports whether a series up says that its target cannot be scraped.
@@ -201,7 +305,7 @@ func isDown(up *window.Series) bool {
 
 // find reads a series; ok is false when there is nothing of this pod in it.
 func find(s *window.Series, pl *place, at At) (f found, ok bool) {
-	f = found{place: pl, name: s.Labels.Get(model.MetricNameLabel), samples: s.Samples()}
+	f = found{place: pl, name: s.Labels.Get(model.MetricNameLabel), samples: s.Samples(), ended: s.Ended()}
 	var start int64
 	if !at.Start.IsZero() {
 		start = at.Start.UnixMilli()
@@ -248,20 +352,35 @@ func newStat(fs []found, at At, p Params) *stat {
 
 // oneSpelling keeps the preferred one of the spellings that are still written: an engine that is
 // being upgraded, or that writes a deprecated twin, must not count twice.
+//
+// The targets of a pool are processes of their own, of which one may be upgraded before another: each
+// has its own spelling.
 func oneSpelling(fs []found, interval time.Duration) []found {
-	newest := map[int]int64{}
-	var last int64
+	type key struct {
+		target string
+		rank   int
+	}
+	keyOf := func(f found) key {
+		if f.engine.pool {
+			return key{f.instance, f.rank}
+		}
+		return key{"", f.rank}
+	}
+	newest := map[key]int64{}
+	last := map[string]int64{}
 	for _, f := range fs {
-		newest[f.rank] = max(newest[f.rank], f.newest)
-		last = max(last, f.newest)
+		k := keyOf(f)
+		newest[k] = max(newest[k], f.newest)
+		last[k.target] = max(last[k.target], f.newest)
 	}
 	slack := max(interval*3/2, time.Second).Milliseconds()
-	for _, rank := range slices.Sorted(maps.Keys(newest)) {
-		if newest[rank] >= last-slack {
-			return slices.DeleteFunc(fs, func(f found) bool { return f.rank != rank })
+	best := map[string]int{}
+	for k, t := range newest {
+		if rank, ok := best[k.target]; t >= last[k.target]-slack && (!ok || k.rank < rank) {
+			best[k.target] = k.rank
 		}
 	}
-	return fs
+	return slices.DeleteFunc(fs, func(f found) bool { return f.rank != best[keyOf(f).target] })
 }
 
 // alive drops what is no longer written: duplicates of newer series, and parts (an engine that
@@ -419,12 +538,12 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 			return nil, fmt.Sprintf("%s ended: its target cannot be scraped any more", m.names()[0])
 		}
 		if r.unlike[c] {
-			return nil, fmt.Sprintf("no series of %s of this pod has the labels that were asked for", m.names()[0])
+			return nil, fmt.Sprintf("no series of %s of this %s has the labels that were asked for", m.names()[0], r.engine.kind())
 		}
 		if st := r.provenZero(m); st != nil {
 			return st, ""
 		}
-		return nil, fmt.Sprintf("the source has no sample of %s of this pod", m.names()[0])
+		return nil, fmt.Sprintf("the source has no sample of %s of this %s%s", m.names()[0], r.engine.kind(), m.hint)
 	}
 	if st.fault != "" {
 		return nil, st.fault
@@ -438,13 +557,16 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 // provenZero stands for a series that is absent where others prove that it is 0; nil where they do not.
 func (r *Replica) provenZero(m mapping) *stat {
 	witnesses := m.zeroWith
-	if m.lazy {
+	switch {
+	case m.lazy:
 		witnesses = []Canonical{Queue, Running}
+	case m.noneIsZero:
+		witnesses = []Canonical{m.beside}
 	}
 	var zero *stat
 	for _, c := range witnesses {
 		w := r.stats[c]
-		if w == nil || w.fault != "" || r.down != "" || r.level(c, w) != 0 || m.lazy && r.peak(c, w) != 0 {
+		if w == nil || w.fault != "" || r.down != "" || !m.noneIsZero && r.level(c, w) != 0 || m.lazy && r.peak(c, w) != 0 {
 			return nil
 		}
 		if zero == nil || w.newest < zero.newest {
