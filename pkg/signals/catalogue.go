@@ -14,6 +14,7 @@ var definitions = slices.Concat(
 	[]definition{queueDepth, runningRequests, inflightRequests, kvCacheUsage, kvCacheTokensFree, saturation},
 	latencyQuantiles(),
 	goodputBounds(),
+	[]definition{arrivalRate, prefillBacklogSeconds, prefixCacheHitRatio},
 	[]definition{requestRate, promptTokensRate, generationTokensRate, preemptionRate},
 	[]definition{gpuUtilization, gpuEngineActive, gpuTensorActive, gpuMemoryUsed},
 )

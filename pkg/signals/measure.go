@@ -17,9 +17,12 @@ type Measure struct {
 	sum, weight float64
 	// hist is the growth of a histogram in the window.
 	hist []window.Bucket
-	// stuck is how many requests a stalled replica's bound stands for: what it counted in the window,
-	// and what waits there.
+	// stuck is how many requests a stalled replica's bound stands for: what waits there, and for most
+	// latencies also what it counted in the window, which is not in hist then.
 	stuck float64
+	// none says that fresh samples show nothing of what a ratio divides: it has no value by itself, and a
+	// group's is made of the others.
+	none bool
 	// foreign says that the pod runs another engine: it has nothing of the signal to report.
 	foreign bool
 }
@@ -78,7 +81,7 @@ func (pl *Plan) Merge(members []Member, p Params) Result {
 	}
 	var known, missing []Member
 	for _, m := range members {
-		if m.HasValue {
+		if m.HasValue || m.none {
 			known = append(known, m)
 		} else {
 			missing = append(missing, m)
@@ -86,6 +89,9 @@ func (pl *Plan) Merge(members []Member, p Params) Result {
 	}
 	if 2*len(known) < len(members) || len(known) == 0 {
 		return unknown(fmt.Sprintf("%d of %d replicas have a value: %s", len(known), len(members), reasons(missing))).Result
+	}
+	if !slices.ContainsFunc(known, func(m Member) bool { return m.HasValue }) {
+		return known[0].Result
 	}
 	out := d.merge.of(known, len(members), pl.args(p))
 	out.Time, out.Window = known[0].Time, known[0].Window
@@ -209,8 +215,8 @@ func (r *Result) stalledBy(m Member) {
 	}
 }
 
-// quantileOfAll takes the quantile of all observations together. A stalled member stands for as many
-// observations as it counted and holds, all of them at its bound.
+// quantileOfAll takes the quantile of all observations together, and of those that are still to come of
+// stalled members, at their bounds.
 func quantileOfAll(known []Member, _ int, p args) Result {
 	var hists [][]window.Bucket
 	var stuck []Member
@@ -219,7 +225,8 @@ func quantileOfAll(known []Member, _ int, p args) Result {
 		if m.State == Stalled {
 			stuck = append(stuck, m)
 			waiting += m.stuck
-		} else if count(m.hist) > 0 {
+		}
+		if count(m.hist) > 0 {
 			hists = append(hists, m.hist)
 		}
 	}
@@ -236,6 +243,9 @@ func quantileOfAll(known []Member, _ int, p args) Result {
 			rank = 1
 		}
 		out = quantileOf(rank, hists)
+		if out.Value == 0 && out.LowerBound {
+			out = unknown("the histograms of the replicas share no bounds: nothing can be told of all of them").Result
+		}
 	}
 	slices.SortFunc(stuck, func(a, b Member) int {
 		switch {
@@ -250,7 +260,7 @@ func quantileOfAll(known []Member, _ int, p args) Result {
 	for _, m := range stuck {
 		above += m.stuck
 		if above >= (1-p.quantile)*(events+waiting) {
-			if m.Value >= out.Value {
+			if m.Value >= out.Value || !out.HasValue {
 				out = Result{State: Stalled, HasValue: true, Value: m.Value, LowerBound: true, Reason: m.Name + ": " + m.Reason}
 			}
 			break
@@ -261,10 +271,8 @@ func quantileOfAll(known []Member, _ int, p args) Result {
 
 // quantileOf takes a quantile of the observations of several histograms.
 func quantileOf(q float64, hists [][]window.Bucket) Result {
-	var all []window.Bucket
-	for _, h := range hists {
-		all = merge(all, h)
-	}
+	hists = byLayout(hists)
+	all := together(hists)
 	out := Result{State: Value, HasValue: true}
 	res := &Resolution{Events: count(all), High: math.Inf(1)}
 	if len(all) < 2 { // no finite bound in common
@@ -274,26 +282,71 @@ func quantileOf(q float64, hists [][]window.Bucket) Result {
 		out.LowerBound = above(q, all)
 		res.Low, res.High = bucketOf(q, all)
 	}
-	// A bound that not all of them have proves something all the same where more observations than
-	// the quantile leaves out are above it.
+	// A bound at which not all of them can be counted proves something all the same: the quantile is above
+	// it where too few observations can be within it, and not above it where enough of them must be.
 	for _, h := range hists {
 		for _, b := range h {
-			if b.LE <= res.Low || b.LE >= res.High {
-				continue
-			}
-			var most float64 // that can be at most at the bound
-			for _, other := range hists {
-				_, upper := window.AtMost(other, b.LE)
-				most += upper
-			}
+			least, most := within(hists, b.LE)
 			if most < rank(q, res.Events) {
-				res.Low = b.LE
+				res.Low = max(res.Low, b.LE)
+			} else if least >= rank(q, res.Events) {
+				res.High = min(res.High, b.LE)
 			}
 		}
 	}
-	out.Value = max(out.Value, res.Low)
+	out.Value = min(max(out.Value, res.Low), res.High)
+	out.LowerBound = math.IsInf(res.High, 1)
 	out.Resolution = res
 	return out
+}
+
+// byLayout adds up the histograms that have the same bounds, as those of one version of an engine have.
+func byLayout(hists [][]window.Bucket) [][]window.Bucket {
+	var out [][]window.Bucket
+	for _, h := range hists {
+		i := slices.IndexFunc(out, func(o []window.Bucket) bool {
+			return slices.EqualFunc(o, h, func(a, b window.Bucket) bool { return a.LE == b.LE })
+		})
+		if i < 0 {
+			out = append(out, slices.Clone(h))
+			continue
+		}
+		for j := range h {
+			out[i][j].Count += h[j].Count
+		}
+	}
+	return out
+}
+
+// together is the histogram of all observations, with those bounds at which each of the histograms can
+// tell how many of its own are within them.
+func together(hists [][]window.Bucket) []window.Bucket {
+	if len(hists) == 1 {
+		return hists[0]
+	}
+	var bounds []float64
+	for _, h := range hists {
+		for _, b := range h {
+			bounds = append(bounds, b.LE)
+		}
+	}
+	slices.Sort(bounds)
+	var out []window.Bucket
+	for _, le := range slices.Compact(bounds) {
+		if least, most := within(hists, le); least == most {
+			out = append(out, window.Bucket{LE: le, Count: least})
+		}
+	}
+	return out
+}
+
+// within is how many observations are at most x, at the least and at the most.
+func within(hists [][]window.Bucket, x float64) (least, most float64) {
+	for _, h := range hists {
+		lower, upper := window.AtMost(h, x)
+		least, most = least+lower, most+upper
+	}
+	return least, most
 }
 
 // bucketOf returns the bounds of the bucket that holds a quantile.

@@ -79,19 +79,49 @@ func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
 	return time.Duration(longest) * time.Millisecond
 }
 
-// withoutFinish is how long requests have been in the engine while none of them finished. Those that
-// were there at the beginning have not, so it is a lower bound on their latency.
-func (r *Replica) withoutFinish(e2e *stat) time.Duration {
+// withoutScheduling is how long requests have been queued while none left the queue for the batch; the
+// longest such time among the parts. One has left it when there are more running ones than before, or
+// when one finished, in whose place another may run.
+func (r *Replica) withoutScheduling(queueTime *stat) time.Duration {
+	running, reason := r.get(Running)
+	if reason != "" {
+		return 0
+	}
+	ttft, _ := r.get(TTFT)
+	var longest int64
+	for _, p := range queueTime.parts {
+		left := observed(p)
+		for _, q := range ttft.joint(p.joint) {
+			left = max(left, observed(q))
+		}
+		for _, q := range running.joint(p.joint) {
+			for _, samples := range q.series {
+				left = max(left, lastRise(samples))
+			}
+		}
+		for _, b := range r.busy(Queue, p.joint) {
+			longest = max(longest, min(b.until, p.newest)-max(b.since, left))
+		}
+	}
+	return time.Duration(longest) * time.Millisecond
+}
+
+// withoutFinish is how long requests have been in the engine while none of them finished, and how many
+// they were at the beginning. Those have not finished, so it is a lower bound on their latency.
+func (r *Replica) withoutFinish(e2e *stat) (d time.Duration, held float64) {
 	var longest int64
 	for _, p := range e2e.parts {
 		came := observed(p)
 		for _, c := range []Canonical{Queue, Running} {
 			for _, b := range r.busy(c, p.joint) {
-				longest = max(longest, min(b.until, p.newest)-max(b.since, came))
+				since := max(b.since, came)
+				if n := min(b.until, p.newest) - since; n > longest {
+					longest, held = n, r.inEngineAt(p.joint, since)
+				}
 			}
 		}
 	}
-	return time.Duration(longest) * time.Millisecond
+	return time.Duration(longest) * time.Millisecond, held
 }
 
 // growth is when the counters of some parts were last seen to have grown, and until when they were read.
@@ -118,6 +148,16 @@ func lastGrowth(counters ...[]window.Sample) int64 {
 		}
 	}
 	return t
+}
+
+// lastRise is when a gauge was last seen to be higher than before; 0 when it never was.
+func lastRise(samples []window.Sample) int64 {
+	for i := len(samples) - 1; i > 0; i-- {
+		if samples[i].V > samples[i-1].V {
+			return samples[i].T
+		}
+	}
+	return 0
 }
 
 // span is a stretch of samples, in Unix milliseconds.

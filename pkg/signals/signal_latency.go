@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -20,43 +21,66 @@ type latency struct {
 	overload  string
 	// waits says which work is waiting to be observed.
 	waits func(work) bool
-	// without is how long nothing was observed though it was waited for.
-	without func(*Replica, *stat) time.Duration
-	// event names what is observed, in messages.
-	event string
-	roles roles
+	// without is how long nothing came though it was waited for, and how many requests that is a bound
+	// for; 0 where what the replica counted before is taken to have become as slow.
+	without func(*Replica, *stat) (d time.Duration, held float64)
+	// hidden says why with nothing observed there may be something all the same; "" otherwise.
+	hidden func(*Replica, *stat, work) string
+	// seen names what is observed, and event what comes while there is progress, in messages.
+	seen, event string
+	roles       roles
 }
 
 var latencies = []latency{
 	{
-		name: "ttft", canonical: TTFT, help: "Time to first token", observed: "the first token", event: "first token",
+		name: "ttft", canonical: TTFT, help: "Time to first token", observed: "the first token", seen: "first token", event: "first token",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
-		without: (*Replica).withoutFirstToken,
+		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutFirstToken(st), 0 },
+		hidden:  func(r *Replica, _ *stat, w work) string { return r.unheard(w) },
 	},
 	{
-		name: "queue_time", canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", event: "request",
+		name: "queue_time", canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", seen: "finished request", event: "request from the queue",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
-		without: func(r *Replica, _ *stat) time.Duration { return r.queueing() },
+		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutScheduling(st), 0 },
+		hidden: func(r *Replica, _ *stat, w work) string {
+			if queue, reason := r.get(Queue); reason == "" && w.waiting == 0 && w.running > 0 && r.peak(Queue, queue) > 0 {
+				return "how long those waited that run is counted when they finish"
+			}
+			return ""
+		},
 	},
 	{
-		name: "tpot", canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", event: "token",
+		name: "tpot", canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", seen: "finished request", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
-		without: func(r *Replica, st *stat) time.Duration { return r.tokenless(st) },
+		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
+		hidden: func(r *Replica, st *stat, w work) string {
+			if w.running > 0 && r.tokenless(st) == 0 {
+				return cmp.Or(r.unheard(w), "what those take that run is counted when they finish")
+			}
+			return ""
+		},
 	},
 	{
-		name: "itl", canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", event: "token",
+		name: "itl", canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", seen: "second output", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
-		without: func(r *Replica, st *stat) time.Duration { return r.tokenless(st) },
+		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
+		hidden: func(r *Replica, st *stat, w work) string {
+			if w.running > 0 && r.tokenless(st) == 0 {
+				return cmp.Or(r.unheard(w), "whether those that run will have one is not known")
+			}
+			return ""
+		},
 	},
 	{
-		name: "e2e_latency", canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", event: "finish",
+		name: "e2e_latency", canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", seen: "finish", event: "finish",
 		overload: "rises without limit", roles: decodeRole,
 		waits:   func(w work) bool { return w.waiting > 0 || w.running > 0 },
 		without: (*Replica).withoutFinish,
+		hidden:  func(*Replica, *stat, work) string { return "" },
 	},
 }
 
@@ -121,34 +145,40 @@ func (l latency) eval(r *Replica, p args) Measure {
 			return unknown(fmt.Sprintf("it is above %g s, the highest finite bound there is of %s: are buckets dropped on the way?", out.Value, st.name))
 		}
 	} else if w.unknown != "" {
-		return unknown(fmt.Sprintf("no %s in the window, and whether anybody waits for one is not known: %s", l.event, w.unknown))
-	} else if _, reason := r.get(Generated); w.running > 0 && reason != "" {
-		return unknown(fmt.Sprintf("no %s in the window, and whether the running requests have had theirs is not known: %s", l.event, reason))
+		return unknown(fmt.Sprintf("no %s in the window, and whether anybody waits for one is not known: %s", l.seen, w.unknown))
+	} else if reason := l.hidden(r, st, w); reason != "" {
+		return unknown(fmt.Sprintf("no %s in the window, and %s", l.seen, reason))
 	}
 
 	// The requests that still wait are not in the histogram. That none of them was observed for a
 	// while says at least so much about their latency.
-	without := l.without(r, st)
+	without, held := l.without(r, st)
 	bound := min(without, stallCap)
+	observed := count(hist)
 	switch {
-	case bound.Seconds() > out.Value, count(hist) == 0 && (l.waits(w) || bound > 0):
+	case observed > 0 && bound.Seconds() > out.Value && held > 0 && rank(p.quantile, observed+held) <= observed:
+		// So many others were faster that it moves the quantile among those.
+		out.Value = quantileOf(p.quantile*(observed+held)/observed, [][]window.Bucket{hist}).Value
+	case bound.Seconds() > out.Value, observed == 0 && (l.waits(w) || bound > 0):
 		out.State, out.LowerBound, out.Resolution = Stalled, true, nil
 		out.Value = max(out.Value, bound.Seconds())
-		out.stuck = count(hist) + max(1, w.waiting)
+		out.stuck = held
+		if held == 0 {
+			out.hist, out.stuck = nil, observed+max(1, w.waiting)
+		}
 		out.Reason = fmt.Sprintf("no %s for %s with %s", l.event, without.Round(time.Second), w)
-	case count(hist) == 0:
+	case observed == 0:
 		out.State = Idle
 	}
 	return out
 }
 
-// queueing is how long requests have been waiting while none of them got to its first token.
-func (r *Replica) queueing() time.Duration {
-	st, reason := r.get(TTFT)
-	if reason != "" {
-		return 0
+// unheard says that it cannot be told whether the running requests have had a token; "" when it can.
+func (r *Replica) unheard(w work) string {
+	if _, reason := r.get(Generated); w.running > 0 && reason != "" {
+		return "whether the running requests have had theirs is not known: " + reason
 	}
-	return r.withoutFirstToken(st)
+	return ""
 }
 
 // tokenless is withoutToken, once it is longer than a long prefill takes.

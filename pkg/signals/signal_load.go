@@ -126,14 +126,19 @@ func (r *Replica) levels(cs ...Canonical) ([]float64, Measure) {
 	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(stats...), Window: described}}
 	if stalled := r.withoutToken(); stalled > stats[0].freshFor() {
 		out.State, out.LowerBound = Stalled, true
-		out.Reason = fmt.Sprintf("no token for %s with %s: a lower bound", stalled.Round(time.Second), r.work())
+		out.Reason = fmt.Sprintf("no token for %s with %s", stalled.Round(time.Second), r.work())
 	}
 	return levels, out
 }
 
-// with gives a Measure its value; a 0 is idleness.
+// with gives a Measure its value. A 0 is idleness; but of an engine that makes no progress it is one
+// that nobody has looked at since, and no value.
 func (m Measure) with(v float64) Measure {
 	if !m.HasValue {
+		return m
+	}
+	if v == 0 && m.State == Stalled {
+		m.HasValue, m.LowerBound = false, false
 		return m
 	}
 	m.Value, m.sum, m.weight = v, v, 1
@@ -157,6 +162,9 @@ func evalKVCacheUsage(r *Replica, _ args) Measure {
 // evalKVCacheTokensFree does not take a cache without requests for idle: what is free is a value.
 func evalKVCacheTokensFree(r *Replica, _ args) Measure {
 	levels, out := r.levels(KVCapacity, KVUsed)
+	if !out.HasValue {
+		return out
+	}
 	out.Value = levels[0] * (1 - min(1, levels[1]))
 	out.LowerBound = false
 	return out
