@@ -64,9 +64,11 @@ const (
 const (
 	// PoolHeld is how many requests the gateway holds back, in front of the pool.
 	PoolHeld Canonical = "pool_held"
-	// PoolQueue is the mean, over the pool's replicas, of the requests that wait in them.
+	// PoolLeft counts the requests that the gateway no longer holds back, whatever became of them.
+	PoolLeft Canonical = "pool_left"
+	// PoolQueue is how many requests wait in the pool's replicas, as the gateway sees them.
 	PoolQueue Canonical = "pool_queue"
-	// PoolReady is how many replicas the gateway knows.
+	// PoolReady is how many replicas the gateway knows and has fresh metrics of.
 	PoolReady Canonical = "pool_ready"
 	// PoolSaturation is how full the gateway holds the pool to be; 1 is full.
 	PoolSaturation Canonical = "pool_saturation"
@@ -78,7 +80,7 @@ var (
 		Prompt, PromptComputed, Generated, Preemptions, PrefixQueries, PrefixHits, Steps,
 	}
 	gpuSeries  = []Canonical{GPUBusy, GPUEngine, GPUTensor, GPUMemory}
-	poolSeries = []Canonical{PoolHeld, PoolQueue, PoolReady, PoolSaturation}
+	poolSeries = []Canonical{PoolHeld, PoolLeft, PoolQueue, PoolReady, PoolSaturation}
 )
 
 // Canonicals lists every canonical series.

@@ -7,7 +7,7 @@ import (
 )
 
 // engines lists every engine of the catalogue; of two whose series a pod has, the first counts.
-var engines = []*Engine{vllm, dcgm}
+var engines = []*Engine{vllm, dcgm, epp}
 
 // definitions lists every signal, before it is offered for an engine.
 var definitions = slices.Concat(
@@ -17,6 +17,7 @@ var definitions = slices.Concat(
 	[]definition{arrivalRate, prefillBacklogSeconds, prefixCacheHitRatio},
 	[]definition{requestRate, promptTokensRate, generationTokensRate, preemptionRate},
 	[]definition{gpuUtilization, gpuEngineActive, gpuTensorActive, gpuMemoryUsed},
+	[]definition{poolQueueDepth, poolHeldRequests, poolArrivalRate, poolSaturation},
 )
 
 // definition is a signal for whatever engine exports the canonical series it needs.
@@ -35,6 +36,9 @@ type definition struct {
 	// by maps a label to the canonical series that is read in the place of the first needed one when a
 	// query chooses by that label.
 	by map[string]Canonical
+
+	// whole says that no query may choose among the series, as they are of several kinds.
+	whole bool
 
 	// quantile is the one it answers unless asked for another; 0 for what is no quantile. One that is
 	// fixed has it in its name.

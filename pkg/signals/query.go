@@ -131,6 +131,9 @@ func (s *Signal) HasSLO() bool { return s.definition.slo }
 
 // Labels lists the labels of the signal's series that a query may choose by, sorted.
 func (s *Signal) Labels() []string {
+	if s.definition.whole {
+		return nil
+	}
 	var out []string
 	for _, e := range s.engines() {
 		for _, c := range s.definition.first(e) {

@@ -331,7 +331,10 @@ func find(s *window.Series, pl *place, at At) (f found, ok bool) {
 const windowReads = 4
 
 func newStat(fs []found, at At, p Params) *stat {
-	longest := slices.MaxFunc(fs, func(a, b found) int { return cmp.Compare(len(a.samples), len(b.samples)) })
+	// Of several that are as long the choice must not depend on the order in which series come.
+	longest := slices.MaxFunc(fs, func(a, b found) int {
+		return cmp.Or(cmp.Compare(len(a.samples), len(b.samples)), cmp.Compare(a.newest, b.newest), cmp.Compare(b.begin(), a.begin()))
+	})
 	st := &stat{interval: window.Interval(longest.samples)}
 	st.window = max(p.Window, windowReads*st.interval)
 
@@ -562,6 +565,9 @@ func (r *Replica) provenZero(m mapping) *stat {
 		witnesses = []Canonical{Queue, Running}
 	case m.noneIsZero:
 		witnesses = []Canonical{m.beside}
+	}
+	if m.noneIsZero && r.at.Partial {
+		return nil // it may be in what was not read
 	}
 	var zero *stat
 	for _, c := range witnesses {
