@@ -80,7 +80,7 @@ func newAdapter(c *completed) (*adapter, error) {
 		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { collector.SetStanding(plansOf(parser, named)) }))
 	}
 	served := provider.New(provider.Config{
-		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.roleLabels,
+		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.roleLabels, External: c.external,
 	})
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err

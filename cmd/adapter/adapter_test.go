@@ -205,12 +205,12 @@ func TestStandalone(t *testing.T) {
 	}
 
 	for path, want := range map[string]int{
-		"/namespaces/default/pods/vllm-9/vllm_queue_depth":                               http.StatusNotFound,
-		"/namespaces/other/pods/vllm-0/vllm_queue_depth":                                 http.StatusNotFound,
-		"/namespaces/default/pods/*/vllm_nonsense":                                       http.StatusNotFound,
-		"/namespaces/default/deployments.apps/vllm/vllm_queue_depth":                     http.StatusNotFound,
-		"/namespaces/default/pods/*/vllm_queue_depth?labelSelector=%3D":                  http.StatusBadRequest,
-		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=%3D%3D%3D":      http.StatusBadRequest,
+		"/namespaces/default/pods/vllm-9/vllm_queue_depth":                           http.StatusNotFound,
+		"/namespaces/other/pods/vllm-0/vllm_queue_depth":                             http.StatusNotFound,
+		"/namespaces/default/pods/*/vllm_nonsense":                                   http.StatusNotFound,
+		"/namespaces/default/deployments.apps/vllm/vllm_queue_depth":                 http.StatusNotFound,
+		"/namespaces/default/pods/*/vllm_queue_depth?labelSelector=%3D":              http.StatusBadRequest,
+		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=%3D%3D%3D":  http.StatusBadRequest,
 		"/namespaces/default/pods/*/vllm_queue_depth?metricLabelSelector=tenant%3Dx": http.StatusBadRequest,
 	} {
 		if code, body := c.get("/apis/custom.metrics.k8s.io/v1beta2" + path); code != want {

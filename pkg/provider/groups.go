@@ -79,21 +79,26 @@ func (p *Provider) members(o pods.Object, r query.Request) ([]*pods.Pod, []strin
 	if err != nil {
 		return nil, nil, groupError(r, err)
 	}
+	members, roles := p.counting(all, isMixed(o.GroupResource), r)
+	return members, roles, nil
+}
+
+// counting returns those pods that count for a request, with their roles. Pods of mixed workloads count
+// where an engine is in them.
+func (p *Provider) counting(all []*pods.Pod, mixed bool, r query.Request) (members []*pods.Pod, roles []string) {
 	snapshot := p.Snapshots.Snapshot()
-	var members []*pods.Pod
-	var roles []string
 	for _, pod := range all {
 		role := pods.Role(pod, p.RoleLabels)
 		switch {
 		case !pod.WasReady: // it has no part of the load yet
 		case !r.Takes(role):
-		case isMixed(o.GroupResource) && !snapshot.Exports(pod):
+		case mixed && !snapshot.Exports(pod):
 			// A router or a web server: the selector takes it in, and no engine is in it.
 		default:
 			members, roles = append(members, pod), append(roles, role)
 		}
 	}
-	return members, roles, nil
+	return members, roles
 }
 
 func ofRole(r query.Request) string {

@@ -1,4 +1,4 @@
-// Package provider answers the custom metrics API from the collector's snapshots.
+// Package provider answers the custom metrics API, and the external one, from the collector's snapshots.
 //
 // A request reads what is in memory already, the pods, the objects they belong to and the newest
 // snapshot; it makes no LIST and no query. The package holds to the project's first law at the edge where
@@ -43,6 +43,8 @@ type Config struct {
 	Parser    query.Parser
 	// RoleLabels are labels of pods that tell their role, besides the well-known ones.
 	RoleLabels []string
+	// External says that external metrics are served too.
+	External bool
 }
 
 // Provider serves every signal of the catalogue, on pods and on the objects that stand for groups of them.
@@ -77,7 +79,7 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo { return p.serve
 
 // GetMetricByName returns a signal of one pod, or of one object.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	r, err := p.ask(info, metricSelector)
+	r, err := p.askOf(info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +106,7 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 // GetMetricBySelector returns a signal of the selected pods or objects that have a value. An HPA counts
 // the pods left out as missing, which is the safe side.
 func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	r, err := p.ask(info, metricSelector)
+	r, err := p.askOf(info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -136,28 +138,33 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
-// ask tells the collector what is wanted, or says why it cannot be had.
-func (p *Provider) ask(info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
+// askOf asks for a signal of pods, or of objects of a kind.
+func (p *Provider) askOf(info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
 	if info.GroupResource == podResource && !info.Namespaced {
 		return query.Request{}, notFound("%s is served on pods, which are in a namespace: ask under .../namespaces/NAMESPACE/pods/...", info.Metric)
 	}
 	if kinds := p.Groups.Kinds(); info.GroupResource != podResource && !slices.Contains(kinds, info.GroupResource) {
 		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s", info.Metric, info.GroupResource, listed(kinds))
 	}
-	r, err := p.Parser.Parse(info.Metric, metricSelector)
+	return p.ask(info.Metric, metricSelector, preferred, isPool(info.GroupResource))
+}
+
+// ask tells the collector what is wanted, or says why it cannot be had; ofPool says that it is of a pool.
+func (p *Provider) ask(metric string, metricSelector labels.Selector, lists schema.GroupVersion, ofPool bool) (query.Request, error) {
+	r, err := p.Parser.Parse(metric, metricSelector)
 	switch {
 	case errors.Is(err, signals.ErrNoSignal):
-		return r, notFound("there is no metric %s; kubectl get --raw %s lists those there are", info.Metric, versionPath(preferred))
+		return r, notFound("there is no metric %s; kubectl get --raw %s lists those there are", metric, versionPath(lists))
 	case errors.Is(err, signals.ErrNotComputable):
 		return r, notFound("%v", err)
 	case err != nil:
 		return r, badRequest("%v", err)
 	}
-	if r.Plan.Signal().OfPool() && !isPool(info.GroupResource) {
-		return r, notFound("%s is of the gateway in front of a pool, and not of pods: ask for it on an InferencePool", info.Metric)
+	if r.Plan.Signal().OfPool() && !ofPool {
+		return r, notFound("%s is of the gateway in front of a pool, and not of pods: ask for it on an InferencePool", metric)
 	}
 	if err := p.Snapshots.Ask(r.Plan); err != nil {
-		return r, unavailable("%s: %v", info.Metric, err)
+		return r, unavailable("%s: %v", metric, err)
 	}
 	return r, nil
 }

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -20,10 +21,12 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
+	externalv1beta1 "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/cmd/options"
 	openapicore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	openapicustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
+	openapiexternal "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/externalmetrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
@@ -39,10 +42,13 @@ func versionPath(gv schema.GroupVersion) string {
 	return genericapiserver.APIGroupPrefix + "/" + gv.String()
 }
 
+// external is the one version of the external metrics API.
+var external = externalv1beta1.SchemeGroupVersion
+
 // NewServer returns the API server of a provider, to be prepared and run by the caller. It asks the
 // cluster behind client who may do what; client is not called, and may be empty, where the options
 // have no authentication and no authorization.
-func NewServer(p provider.CustomMetricsProvider, o *options.CustomMetricsAdapterServerOptions, client *rest.Config) (*genericapiserver.GenericAPIServer, error) {
+func NewServer(p *Provider, o *options.CustomMetricsAdapterServerOptions, client *rest.Config) (*genericapiserver.GenericAPIServer, error) {
 	namer := openapinamer.NewDefinitionNamer(apiserver.Scheme)
 	o.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openAPIDefinitions, namer)
 	o.OpenAPIConfig.Info.Title = serverName
@@ -57,18 +63,30 @@ func NewServer(p provider.CustomMetricsProvider, o *options.CustomMetricsAdapter
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return genericapiserver.DefaultBuildHandlerChain(checkMetricSelector(api), c)
 	}
-	s, err := (&apiserver.Config{GenericConfig: &config.Config}).Complete(nil).New(serverName, p, nil)
+	var ofNamespaces provider.ExternalMetricsProvider // a nil interface, as the library asks whether it is one
+	if p.External {
+		ofNamespaces = p
+	}
+	s, err := (&apiserver.Config{GenericConfig: &config.Config}).Complete(nil).New(serverName, p, ofNamespaces)
 	if err != nil {
 		return nil, err
 	}
-	return s.GenericAPIServer, discoverable(s.GenericAPIServer, p)
+	custom := provider.NewCustomMetricResourceLister(p).ListAPIResources()
+	if err := discoverable(s.GenericAPIServer, custom, versions...); err != nil {
+		return nil, err
+	}
+	if p.External {
+		if err := discoverable(s.GenericAPIServer, provider.NewExternalMetricResourceLister(p).ListAPIResources(), external); err != nil {
+			return nil, err
+		}
+	}
+	return s.GenericAPIServer, nil
 }
 
 func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 	all := openapicore.GetOpenAPIDefinitions(ref)
-	for name, definition := range openapicustom.GetOpenAPIDefinitions(ref) {
-		all[name] = definition
-	}
+	maps.Copy(all, openapicustom.GetOpenAPIDefinitions(ref))
+	maps.Copy(all, openapiexternal.GetOpenAPIDefinitions(ref))
 	return all
 }
 
@@ -89,11 +107,12 @@ func checkMetricSelector(next http.Handler) http.Handler {
 	})
 }
 
-// discoverable puts the group into all documents that clients discover it by. The library lists one
-// of its versions in some, and leaves it out of the aggregated document: an empty answer there is
-// final, so a client that talks to us directly would find nothing.
-func discoverable(s *genericapiserver.GenericAPIServer, p provider.CustomMetricsProvider) error {
-	group := metav1.APIGroup{Name: custom_metrics.GroupName}
+// discoverable puts a group into all documents that clients discover it by; its versions have the same
+// resources, and the first is preferred. The library lists one version in some of them, and leaves the
+// group out of the aggregated document: an empty answer there is final, so a client that talks to us
+// directly would find nothing.
+func discoverable(s *genericapiserver.GenericAPIServer, resources []metav1.APIResource, versions ...schema.GroupVersion) error {
+	group := metav1.APIGroup{Name: versions[0].Group}
 	for _, gv := range versions {
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
 	}
@@ -112,14 +131,14 @@ func discoverable(s *genericapiserver.GenericAPIServer, p provider.CustomMetrics
 	container.Add(ours)
 
 	// What is served does not change while the server runs, so the aggregated document is made once.
-	resources, err := genericapi.ConvertGroupVersionIntoToDiscovery(provider.NewCustomMetricResourceLister(p).ListAPIResources())
+	aggregated, err := genericapi.ConvertGroupVersionIntoToDiscovery(resources)
 	if err != nil {
-		return fmt.Errorf("making the aggregated discovery document: %w", err)
+		return fmt.Errorf("making the aggregated discovery document of group %s: %w", group.Name, err)
 	}
 	for i, gv := range versions {
 		s.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, apidiscoveryv2.APIVersionDiscovery{
 			Version:   gv.Version,
-			Resources: resources,
+			Resources: aggregated,
 			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 		})
 		s.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), 100, 100*(len(versions)-i))
