@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +31,16 @@ type gauges struct {
 	values map[string]map[string]float64 // by pod and name
 	err    error
 	at     time.Time // of the newest fetch; to be read once the collector has stopped
+	// namespace is that of the pods; serving when empty. also is a source of another one.
+	namespace string
+	also      *gauges
 }
 
-func (g *gauges) Fetch(_ context.Context, names []string, _ time.Duration, sink source.Sink) (time.Time, error) {
+func (g *gauges) Fetch(ctx context.Context, names []string, lookback time.Duration, sink source.Sink) (time.Time, error) {
 	now := time.Now()
+	if g.also != nil {
+		_, _ = g.also.Fetch(ctx, names, lookback, sink)
+	}
 	g.at = now.Truncate(time.Millisecond)
 	for _, name := range names {
 		for pod, values := range g.values {
@@ -41,7 +48,7 @@ func (g *gauges) Fetch(_ context.Context, names []string, _ time.Duration, sink 
 			if !ok {
 				continue
 			}
-			ls := promlabels.FromStrings("__name__", name, "namespace", "serving", "pod", pod, "engine", "0", "model_name", "llama")
+			ls := promlabels.FromStrings("__name__", name, "namespace", cmp.Or(g.namespace, "serving"), "pod", pod, "engine", "0", "model_name", "llama")
 			sink.Append(ls, now.UnixMilli(), v)
 		}
 	}
@@ -163,6 +170,17 @@ func get(h http.Handler, path, accept string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
+}
+
+// onPods lists the signals that pods have.
+func onPods() []string {
+	var out []string
+	for _, s := range signals.Catalogue() {
+		if !s.OfPool() {
+			out = append(out, s.Name)
+		}
+	}
+	return out
 }
 
 func podName(i int) string { return fmt.Sprintf("vllm-%04d", i) }

@@ -19,8 +19,6 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
-
-	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
 const (
@@ -171,11 +169,11 @@ func TestDiscoveryDocuments(t *testing.T) {
 
 	for _, gv := range []string{"v1beta1", "v1beta2"} {
 		list := decode[metav1.APIResourceList](t, get(h, root+"/"+gv, applicationJSON))
-		if list.GroupVersion != "custom.metrics.k8s.io/"+gv || len(list.APIResources) != len(signals.Catalogue()) {
+		if list.GroupVersion != "custom.metrics.k8s.io/"+gv || len(list.APIResources) != len(onPods()) {
 			t.Errorf("%s lists %d resources of %s", gv, len(list.APIResources), list.GroupVersion)
 		}
-		for i, s := range signals.Catalogue() {
-			want := metav1.APIResource{Name: "pods/" + s.Name, Namespaced: true, Kind: "MetricValueList", Verbs: metav1.Verbs{"get"}}
+		for i, name := range onPods() {
+			want := metav1.APIResource{Name: "pods/" + name, Namespaced: true, Kind: "MetricValueList", Verbs: metav1.Verbs{"get"}}
 			if diff := cmp.Diff(want, list.APIResources[i]); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", gv, diff)
 			}
@@ -189,7 +187,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 	var versions []string
 	for _, v := range aggregated.Items[0].Versions {
 		versions = append(versions, v.Version)
-		if v.Freshness != apidiscoveryv2.DiscoveryFreshnessCurrent || len(v.Resources) != 1 || v.Resources[0].Resource != "pods" || len(v.Resources[0].Subresources) != len(signals.Catalogue()) {
+		if v.Freshness != apidiscoveryv2.DiscoveryFreshnessCurrent || len(v.Resources) != 1 || v.Resources[0].Resource != "pods" || len(v.Resources[0].Subresources) != len(onPods()) {
 			t.Errorf("aggregated version %v", v)
 		}
 	}
