@@ -56,6 +56,10 @@ var rules = map[string]rule{
 		},
 	},
 
+	"internal/capacity": {pure: true, tests: map[string]string{
+		"internal/engine": "what is said of a replica is compared with an emulated one",
+		"internal/load":   "which serves what it draws",
+	}},
 	"internal/collect": {imports: map[string]string{
 		"internal/pods":   "samples are attributed to pods",
 		"internal/source": "a tick fetches from a source",

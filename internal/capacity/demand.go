@@ -369,7 +369,7 @@ func (q requestCost) byFirstToken(full float64) float64 {
 // highest is the highest value below most at which ok holds, which it does up to there.
 func highest(most float64, ok func(float64) bool) float64 {
 	lo, hi := 0.0, most
-	for range 40 {
+	for range 25 {
 		mid := (lo + hi) / 2
 		if ok(mid) {
 			lo = mid

@@ -282,20 +282,27 @@ func rows(all []Observation) []row {
 	return out
 }
 
-// heldOutError is by how much the busy time is off, on average, of windows whose number of running
-// requests the fit has not seen anything near: it is asked for loads that have not been seen. (Windows that are
-// held out at random have a twin in the rest, and prove nothing.)
+// heldOutError is by how much the busy time is off, on average, of windows with as much to do as the
+// fit has seen nothing near. Windows that are held out at random have a twin in the rest, and prove
+// nothing. But the quietest and the busiest ones are what tells the costs apart: of these only the
+// older half is held out. What the fit cannot know of loads beyond is its variance.
 func heldOutError(all []Observation) (float64, error) {
-	groups := map[int][]Observation{}
+	levels := map[int]int{} // how many windows there are
 	for _, o := range all {
-		b := cellOf(o).level
-		groups[b] = append(groups[b], o)
+		levels[cellOf(o).level]++
 	}
+	sorted := slices.Sorted(maps.Keys(levels))
 	wrong, whole := 0.0, 0.0
-	for _, b := range slices.Sorted(maps.Keys(groups)) {
-		var rest []Observation
-		for _, o := range all {
-			if cellOf(o).level != b {
+	for _, level := range sorted {
+		n := levels[level]
+		if level == sorted[0] || level == sorted[len(sorted)-1] {
+			n /= 2
+		}
+		var rest, held []Observation
+		for _, o := range all { // in the order of time
+			if cellOf(o).level == level && len(held) < n {
+				held = append(held, o)
+			} else {
 				rest = append(rest, o)
 			}
 		}
@@ -303,7 +310,7 @@ func heldOutError(all []Observation) (float64, error) {
 		if !ok {
 			return 0, errors.New("the busy windows are too much alike to hold some out")
 		}
-		for _, o := range groups[b] {
+		for _, o := range held {
 			r := o.row()
 			wrong += r.off(f.coef)
 			whole += r.busy
