@@ -22,12 +22,13 @@ func ThanosBinary(ctx context.Context, progress io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	const tags = "slicelabels" // as Thanos's own builds: without, it takes labels for what they are not
 	key := sha256.New()
 	version, err := goCommand(ctx, module, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(key, version)
+	fmt.Fprintln(key, version, tags)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(module, name))
 		if err != nil {
@@ -38,7 +39,7 @@ func ThanosBinary(ctx context.Context, progress io.Writer) (string, error) {
 	dir := filepath.Join(cache, "thanos", hex.EncodeToString(key.Sum(nil))[:16])
 	return filepath.Join(dir, "thanos"), once(dir, func(temp string) error {
 		fmt.Fprintf(progress, "building thanos (once; kept in %s)\n", dir)
-		_, err := goCommand(ctx, module, "build", "-trimpath", "-ldflags", "-s -w",
+		_, err := goCommand(ctx, module, "build", "-trimpath", "-tags", tags, "-ldflags", "-s -w",
 			"-o", filepath.Join(temp, "thanos"), "github.com/thanos-io/thanos/cmd/thanos")
 		return err
 	})
