@@ -7,7 +7,7 @@ import (
 )
 
 // engines lists every engine of the catalogue; of two whose series a pod has, the first counts.
-var engines = []*Engine{vllm, dcgm, epp}
+var engines = []*Engine{vllm, trtllm, triton, dynamo, nim, dcgm, epp}
 
 // definitions lists every signal, before it is offered for an engine.
 var definitions = slices.Concat(
@@ -128,7 +128,7 @@ var catalogue, byName = func() ([]*Signal, map[string]*Signal) {
 				continue // it is of another kind of thing: nobody asks a GPU for a queue
 			}
 			add(s)
-			generic = generic || s.missing == "" && e.serves()
+			generic = generic || s.missing == "" && e.generic()
 		}
 		if generic {
 			add(&Signal{Name: anyPrefix + d.name, Unit: d.unit, Help: d.help, definition: d})
@@ -180,7 +180,7 @@ func (s *Signal) engines() []*Engine {
 	}
 	var out []*Engine
 	for _, e := range engines {
-		if e.serves() && s.definition.first(e) != nil {
+		if e.generic() && s.definition.first(e) != nil {
 			out = append(out, e)
 		}
 	}

@@ -32,6 +32,9 @@ type Engine struct {
 	// own says that the series come from targets in the pod itself, so that one of these that cannot be
 	// scraped is a part that is missing.
 	own bool
+	// front says that it stands in front of engines, whose requests it repeats. It has signals of its
+	// own name only: those of whatever engine a pod runs would count each request twice.
+	front bool
 	// owners are the pairs of labels that may name what a series belongs to, in the order in which
 	// they are believed.
 	owners []owner
@@ -57,6 +60,9 @@ func (e *Engine) kind() string {
 
 // serves reports whether the engine serves requests in pods.
 func (e *Engine) serves() bool { return e.own }
+
+// generic reports whether it is one of whatever engines a pod may run.
+func (e *Engine) generic() bool { return e.own && !e.front }
 
 // mapping says where an engine keeps one canonical series.
 type mapping struct {
@@ -91,8 +97,9 @@ type mapping struct {
 	// lazy says that the series appears with its first event only: while nothing is in the engine,
 	// and has not been for a window, its absence is a count of 0.
 	lazy bool
-	// over, times and less are a second gauge, by whose samples of the same part those of this one are
-	// divided or multiplied, or which are taken off them. Neither has anything within it.
+	// over, times and less are a second series, by whose samples of the same part those of this one are
+	// divided or multiplied, or which are taken off them. Neither has anything within it, and neither is
+	// a histogram.
 	over, times, less *mapping
 	// beside is a series that the same target always writes, for one that comes and goes with what it
 	// is of: where it is written and this one no more, what this one was of is gone, and counts nothing.
@@ -103,7 +110,7 @@ type mapping struct {
 	hint string
 }
 
-// second is the gauge that the samples are combined with; nil when there is none.
+// second is the series that the samples are combined with; nil when there is none.
 func (m mapping) second() *mapping { return cmp.Or(m.over, m.times, m.less) }
 
 func (m mapping) names() []string {

@@ -49,8 +49,9 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		}
 		e := pl.signal.engine
 		if e == nil {
-			if e = p.engineOf(series, at); e == nil {
+			if e = p.engineOf(series, at, (*Engine).generic); e == nil {
 				out[i] = unknown("the source has no sample of an engine in this pod")
+				out[i].foreign = p.engineOf(series, at, (*Engine).serves) != nil
 				continue
 			}
 			if why := pl.signal.definition.lacks(e); why != "" {
@@ -67,15 +68,15 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		r.instead = pl.instead(e)
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			other := p.engineOf(series, at)
+			other := p.engineOf(series, at, (*Engine).serves)
 			out[i].foreign = other != nil && other != e
 		}
 	}
 	return out
 }
 
-// engineOf returns the engine that a pod runs: the first of which it has a series.
-func (p Params) engineOf(series []*window.Series, at At) *Engine {
+// engineOf returns the engine that a pod runs: the first, of those that are meant, of which it has a series.
+func (p Params) engineOf(series []*window.Series, at At, meant func(*Engine) bool) *Engine {
 	has := map[*Engine]bool{}
 	for _, s := range series {
 		for _, pl := range p.placesOf(s) {
@@ -85,7 +86,7 @@ func (p Params) engineOf(series []*window.Series, at At) *Engine {
 		}
 	}
 	for _, e := range engines {
-		if e.serves() && has[e] {
+		if meant(e) && has[e] {
 			return e
 		}
 	}
