@@ -7,7 +7,7 @@ import (
 )
 
 // engines lists every engine of the catalogue; of two whose series a pod has, the first counts.
-var engines = []*Engine{vllm, trtllm, triton, dynamo, nim, dcgm, epp}
+var engines = []*Engine{vllm, sglang, trtllm, triton, tgi, lmdeploy, llamacpp, dynamo, nim, dcgm, epp}
 
 // definitions lists every signal, before it is offered for an engine.
 var definitions = slices.Concat(
@@ -91,7 +91,13 @@ func (d *definition) uses(e *Engine, keys []string) []Canonical {
 			out = append(out, c)
 		}
 	}
-	return e.filter(append(out, d.reads...))
+	for _, c := range d.reads {
+		if c == Generated {
+			c = e.progress()
+		}
+		out = append(out, c)
+	}
+	return e.filter(out)
 }
 
 // lacks says why an engine cannot give the signal; "" when it can.
@@ -163,6 +169,12 @@ func Names(plans []*Plan) [][]string {
 					}
 					seen[m.names()[0]] = true
 					out = append(out, m.names())
+				}
+				for _, names := range m.also {
+					if !seen[names[0]] {
+						seen[names[0]] = true
+						out = append(out, names)
+					}
 				}
 			}
 		}

@@ -78,8 +78,11 @@ func Describe() []Description {
 func preferred(e *Engine, cs []Canonical) []string {
 	var out []string
 	for _, c := range cs {
-		if name := e.series[c].names()[0]; !slices.Contains(out, name) {
-			out = append(out, name)
+		m := e.series[c]
+		for _, names := range append([][]string{m.names()}, m.also...) {
+			if !slices.Contains(out, names[0]) {
+				out = append(out, names[0])
+			}
 		}
 	}
 	return out
@@ -142,6 +145,8 @@ type Spelling struct {
 	Series Canonical
 	// Names are the exact names it may be stored under, the preferred one first.
 	Names []string
+	// Added are the names of further series that are added to it, where they are there.
+	Added [][]string
 	// Why says why there is none.
 	Why string
 }
@@ -152,7 +157,7 @@ func Spellings() []Spelling {
 	for _, e := range engines {
 		for _, c := range Canonicals() {
 			if m, ok := e.series[c]; ok {
-				out = append(out, Spelling{Engine: e.Name, Series: c, Names: m.names()})
+				out = append(out, Spelling{Engine: e.Name, Series: c, Names: m.names(), Added: m.also})
 			} else {
 				out = append(out, Spelling{Engine: e.Name, Series: c, Why: e.unsupported[c]})
 			}

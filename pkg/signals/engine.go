@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -40,6 +41,9 @@ type Engine struct {
 	owners []owner
 	// pool says that what a series belongs to is an InferencePool, and not a pod.
 	pool bool
+	// refresh is how long after its last step an engine may leave its gauges as they were then; 0 for
+	// one that sets them when its last request ends. Until then they do not say that somebody waits.
+	refresh time.Duration
 }
 
 // owner is a pair of labels that name what a series belongs to.
@@ -49,6 +53,15 @@ type owner struct{ namespace, name string }
 // the usual relabelling, the others by older ones and by OpenTelemetry. A pod has no word in it: what
 // it calls itself is renamed to exported_pod where the source's own label is there.
 var ownPod = []owner{{"namespace", "pod"}, {"pod_namespace", "pod_name"}, {"kubernetes_namespace", "kubernetes_pod_name"}, {"k8s_namespace_name", "k8s_pod_name"}}
+
+// progress is the series that shows that the engine works: its tokens, or its steps where tokens are
+// not counted as they are generated.
+func (e *Engine) progress() Canonical {
+	if _, ok := e.series[Generated]; ok {
+		return Generated
+	}
+	return Steps
+}
 
 // kind is what its series belong to, in messages.
 func (e *Engine) kind() string {
@@ -74,6 +87,8 @@ type mapping struct {
 	// match are labels that the series must have besides, for names that hold several series. A
 	// label with the value "" must not be there.
 	match map[string]string
+	// among are labels of which the series must have one of the values besides; "" is as above.
+	among map[string][]string
 	// has is a label that the series must have with any value, for names that others may use too.
 	has string
 	// part lists labels that tell parts apart in this series, besides those of the engine.
@@ -97,6 +112,9 @@ type mapping struct {
 	// lazy says that the series appears with its first event only: while nothing is in the engine,
 	// and has not been for a window, its absence is a count of 0.
 	lazy bool
+	// also are further series whose samples are added, where they are there, each with its spellings.
+	// They count nothing without the series itself. A histogram has none.
+	also [][]string
 	// over, times and less are a second series, by whose samples of the same part those of this one are
 	// divided or multiplied, or which are taken off them. Neither has anything within it, and neither is
 	// a histogram.
@@ -141,6 +159,11 @@ func (m mapping) matches(ls labels.Labels) bool {
 			return false
 		}
 	}
+	for k, vs := range m.among {
+		if !slices.Contains(vs, ls.Get(k)) {
+			return false
+		}
+	}
 	return m.has == "" || ls.Get(m.has) != ""
 }
 
@@ -151,6 +174,7 @@ type address struct {
 	rank      int // of its spelling: 0 is the preferred one
 	mapping   mapping
 	second    bool // it is the one that the canonical series is combined with
+	summand   int  // which of those that are added it is; 0 is the series itself
 }
 
 // addresses finds the addresses of a raw series by its name.
@@ -161,6 +185,11 @@ var addresses = func() map[string][]address {
 			m := e.series[c]
 			for rank, name := range m.names() {
 				out[name] = append(out[name], address{engine: e, canonical: c, rank: rank, mapping: m})
+			}
+			for i, names := range m.also {
+				for rank, name := range names {
+					out[name] = append(out[name], address{engine: e, canonical: c, rank: rank, mapping: m, summand: i + 1})
+				}
 			}
 			if m := m.second(); m != nil {
 				for rank, name := range m.names() {
@@ -298,6 +327,9 @@ func (params Params) newPlace(a address, ls labels.Labels) *place {
 	p.joint = joined(p.instance+separator+p.owner, ls, a.engine.part)
 	p.part = joined(p.joint, ls, m.part)
 	p.within = joined("", ls, m.within)
+	if a.summand > 0 {
+		p.within += separator + strconv.Itoa(a.summand)
+	}
 	if m.scale != 0 {
 		p.factor = m.scale
 	}
@@ -325,6 +357,17 @@ func joined(first string, ls labels.Labels, names []string) string {
 	out := first
 	for _, n := range names {
 		out += separator + ls.Get(n)
+	}
+	return out
+}
+
+// prefixed spells each of the names with each of the prefixes, the first name first.
+func prefixed(prefixes, names []string) []string {
+	var out []string
+	for _, n := range names {
+		for _, p := range prefixes {
+			out = append(out, p+n)
+		}
 	}
 	return out
 }

@@ -35,13 +35,54 @@ func (r *Replica) work() work {
 	if reason != "" {
 		return work{unknown: reason}
 	}
-	return work{waiting: r.level(Queue, queue), running: r.level(Running, running)}
+	w := work{waiting: r.level(Queue, queue), running: r.level(Running, running)}
+	if w.none() && r.engine.refresh > 0 {
+		// It sets its gauges as it begins a step, to what was there before: they are 0 while the first
+		// request after a time without any is prefilled.
+		if st, since := r.lastStep(); st != nil && st.newest-since < st.freshFor().Milliseconds() {
+			w.unknown = fmt.Sprintf("%s and %s are 0, and %s grew %s before: it may have begun after they were set", queue.name, running.name, st.name,
+				time.Duration(st.newest-since)*time.Millisecond)
+		}
+	}
+	return w
+}
+
+// lastStep is when any part of the engine was last seen to compute a token, and by which series; nil
+// when it never was.
+func (r *Replica) lastStep() (by *stat, t int64) {
+	for _, c := range []Canonical{Generated, Prompt} {
+		st, reason := r.get(c)
+		if reason != "" || st.absent {
+			continue
+		}
+		for _, joint := range st.joints() {
+			if grown, _ := st.growth(joint); grown > t {
+				by, t = st, grown
+			}
+		}
+	}
+	return by, t
+}
+
+// told is until when a gauge says what there is: not since the last step while an engine may have left
+// it as it was then. What was before its first sample is not known.
+func (r *Replica) told(gauge []window.Sample) int64 {
+	newest := gauge[len(gauge)-1].T
+	if r.engine.refresh == 0 {
+		return newest
+	}
+	_, step := r.lastStep()
+	step = max(step, gauge[0].T)
+	if newest-step > r.engine.refresh.Milliseconds() {
+		return newest
+	}
+	return step
 }
 
 // withoutToken is how long requests have been waiting or running while no token was generated; the
 // longest such time among the parts. It is measured from sample to sample, so it starts at 0.
 func (r *Replica) withoutToken() time.Duration {
-	generated, reason := r.get(Generated)
+	generated, reason := r.get(r.engine.progress())
 	if reason != "" {
 		return 0
 	}
@@ -177,7 +218,7 @@ func (r *Replica) busy(c Canonical, joint string) []span {
 				i--
 			}
 			if i < len(samples) {
-				out = append(out, span{samples[i].T, p.newest})
+				out = append(out, span{samples[i].T, min(p.newest, r.told(samples))})
 			}
 		}
 	}

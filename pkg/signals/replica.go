@@ -65,7 +65,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 			replicas[k] = newReplica(e, pl, series, at, a.Params)
 		}
 		r := *replicas[k]
-		r.instead = pl.instead(e)
+		r.instead, r.keys = pl.instead(e), pl.keys
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
 			other := p.engineOf(series, at, (*Engine).serves)
@@ -119,6 +119,8 @@ type Replica struct {
 	down   string             // a target that cannot be scraped; "" when all can, or nothing says so
 	// instead holds the canonical series that the query at hand reads in the place of others.
 	instead map[Canonical]Canonical
+	// keys are the labels that the query chooses by.
+	keys []string
 }
 
 // stat is one canonical series of a replica.
@@ -340,8 +342,14 @@ func newStat(fs []found, at At, p Params) *stat {
 	st.window = max(p.Window, windowReads*st.interval)
 
 	fs = oneSpelling(fs, st.interval)
-	st.name = fs[0].name
+	st.name = fs[0].mapping.names()[0]
 	fs = alive(fs, st.window, at.Partial)
+	itself := slices.IndexFunc(fs, func(f found) bool { return f.summand == 0 })
+	if itself < 0 {
+		st.fault = fmt.Sprintf("the source has no sample of %s of this %s, to which others are added", st.name, fs[0].engine.kind())
+		return st
+	}
+	st.name = fs[itself].name
 	for _, f := range fs {
 		if f.fault != "" {
 			st.fault = f.fault // a part without a number: the others would be a low lie
@@ -360,25 +368,29 @@ func newStat(fs []found, at At, p Params) *stat {
 // The targets of a pool are processes of their own, of which one may be upgraded before another: each
 // has its own spelling.
 func oneSpelling(fs []found, interval time.Duration) []found {
+	type target struct {
+		instance string
+		summand  int
+	}
 	type key struct {
-		target string
-		rank   int
+		target
+		rank int
 	}
 	keyOf := func(f found) key {
 		if f.engine.pool {
-			return key{f.instance, f.rank}
+			return key{target{f.instance, f.summand}, f.rank}
 		}
-		return key{"", f.rank}
+		return key{target{"", f.summand}, f.rank}
 	}
 	newest := map[key]int64{}
-	last := map[string]int64{}
+	last := map[target]int64{}
 	for _, f := range fs {
 		k := keyOf(f)
 		newest[k] = max(newest[k], f.newest)
 		last[k.target] = max(last[k.target], f.newest)
 	}
 	slack := max(interval*3/2, time.Second).Milliseconds()
-	best := map[string]int{}
+	best := map[target]int{}
 	for k, t := range newest {
 		if rank, ok := best[k.target]; t >= last[k.target]-slack && (!ok || k.rank < rank) {
 			best[k.target] = k.rank

@@ -175,7 +175,7 @@ func (l latency) eval(r *Replica, p args) Measure {
 
 // unheard says that it cannot be told whether the running requests have had a token; "" when it can.
 func (r *Replica) unheard(w work) string {
-	if _, reason := r.get(Generated); w.running > 0 && reason != "" {
+	if _, reason := r.get(r.engine.progress()); w.running > 0 && reason != "" {
 		return "whether the running requests have had theirs is not known: " + reason
 	}
 	return ""
