@@ -25,8 +25,9 @@ type Bucket struct {
 // false when that bucket is missing, has fewer than two samples or did not grow by a finite number.
 //
 // An engine restarts as a whole: a restart seen in one bucket counts for all of them at that
-// time, because a bucket may be as high after it as before. A bucket that first appears with or
-// after a restart (the new version has other bounds) counts from 0.
+// time, because a bucket may be as high after it as before. A bucket that is not there in every run
+// (the new version has other bounds) is left out: of the other runs it is not known how many were
+// at most its bound.
 //
 // Series with equal LE (le="1" beside le="1.0": a spelling that changed, or two spellings of the
 // same samples) are one bucket.
@@ -49,14 +50,17 @@ func Increases(buckets []BucketSeries, from int64) (hist []Bucket, span time.Dur
 	}
 
 	resets := restarts(in)
-	hist = make([]Bucket, len(in))
+	hist = make([]Bucket, 0, len(in))
 	highest := 0.0
-	for i, b := range in {
+	for _, b := range in {
+		if !inEveryRun(b.Samples, all, resets) {
+			continue
+		}
 		// A delta that is not a number compares as false, and leaves the count of the bucket below.
 		if d := increase(b.Samples, resets); d > highest {
 			highest = d
 		}
-		hist[i] = Bucket{LE: b.LE, Count: highest}
+		hist = append(hist, Bucket{LE: b.LE, Count: highest})
 	}
 	if !isFinite(highest) || !isFinite(increase(all, resets)) {
 		return nil, 0, false
@@ -106,6 +110,20 @@ func restarts(buckets []BucketSeries) []int64 {
 	}
 	slices.Sort(times)
 	return slices.Compact(times)
+}
+
+// inEveryRun reports whether a bucket has samples in each of the runs between restarts that all has
+// samples in.
+func inEveryRun(bucket, all []Sample, resets []int64) bool {
+	for len(all) > 0 && len(resets) > 0 {
+		rest := Since(all, resets[0])
+		restOfBucket := Since(bucket, resets[0])
+		if len(rest) < len(all) && len(restOfBucket) == len(bucket) {
+			return false
+		}
+		all, bucket, resets = rest, restOfBucket, resets[1:]
+	}
+	return len(all) == 0 || len(bucket) > 0
 }
 
 // increase is the growth of a counter that restarted at the given times.
