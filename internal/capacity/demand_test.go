@@ -121,6 +121,9 @@ func TestLimits(t *testing.T) {
 			20 / (101 * (0.02 + 20*perStep)), 1e-6},
 		{"seats with speculative decoding", Objectives{TPOT: 100 * time.Millisecond, Seats: 101}, func(m *Model) { m.TokensPerStep = 2 }, nil, Seats,
 			101 / (50.5 * (0.02 + 101*2*perStep)), 1e-6},
+		{"one seat", Objectives{TPOT: 100 * time.Millisecond, TTFT: 2040 * time.Millisecond, Seats: 1}, nil, nil, Seats,
+			// M/M/1 with 2.04 s each: at u of one, u·exp(−(1−u)) is 0.1.
+			0.2185 / 2.04, 1e-3},
 		{"first token", Objectives{Role: Prefill, TTFT: 330 * time.Millisecond, BatchTokens: 1e9}, func(m *Model) { m.Step = 0 }, func(l *Load) { l.PromptTokens, l.PromptSquares = 100_000, 100_000_000 }, FirstToken,
 			// M/D/1 with 0.1 s each: at u of one, u·exp(−2·0.23·(1−u)/0.1) is 0.1.
 			5.9985 / 1, 0.02},
@@ -139,6 +142,24 @@ func TestLimits(t *testing.T) {
 			}
 			near(t, "what a replica can do", d.Rate/d.Offered, tt.want, tt.tolerance)
 		})
+	}
+}
+
+// Of the same work, long prompts leave less to short outputs than short prompts to long ones, and least when
+// they differ: a tenth of the outputs has more than its share of them to wait for.
+func TestPromptsDisturb(t *testing.T) {
+	m := Model{Step: 0.02, Prompt: 100e-6, Token: 100e-6, TokensPerStep: 1}
+	o := Objectives{TPOT: 100 * time.Millisecond}
+	serves := func(prompt, output, squares float64) float64 {
+		d := mustDemand(t, m, Load{
+			Arrived: map[time.Duration]float64{5 * time.Minute: 300}, Waiting: []float64{0},
+			FirstTokens: 1, PromptTokens: prompt, PromptSquares: squares * prompt * prompt, Finished: 1, OutputTokens: output,
+		}, o)
+		return d.Rate / d.Offered
+	}
+	none, long, varied := serves(1, 3001, 1), serves(2900, 101, 1), serves(2900, 101, 3)
+	if !(varied < 0.9*long && long < 0.9*none) {
+		t.Errorf("serves %.2f requests/s with prompts that vary, %.2f with equal ones, %.2f with next to none", varied, long, none)
 	}
 }
 
@@ -244,6 +265,33 @@ func TestFarFromSeen(t *testing.T) {
 	long.PromptTokens, long.PromptSquares = 40*long.PromptTokens, 1600*long.PromptSquares
 	if d, err := m.Demand(long, full); err == nil || !strings.Contains(err.Error(), "too far from what has been seen") {
 		t.Errorf("prompts forty times as long: %+v, %v", d, err)
+	}
+}
+
+// What an engine that only prefills has shown says nothing of what output tokens cost.
+func TestNeverSeenDecoding(t *testing.T) {
+	l := Learner{}
+	for i := range 60 {
+		perSecond := 2 + float64(i%10) // steps, each with one prompt
+		l.Observe("m", Observation{
+			At: t0.Add(time.Duration(i) * time.Minute), Span: time.Minute,
+			Steps: 60 * perSecond, FirstTokens: 60 * perSecond, OutputTokens: 60 * perSecond,
+			PromptTokens: 60 * (1 - 0.025*perSecond) / 130e-6, Running: 1, LeastRunning: 1, LeastWaiting: 1,
+		})
+		l.Observe("m", Observation{ // next to nothing to do
+			At: t0.Add(time.Duration(i) * time.Minute), Span: time.Minute, Steps: 6, FirstTokens: 6, OutputTokens: 6,
+			PromptTokens: 1000, Running: 0.1, ServedSeconds: 6*0.025 + 0.13,
+		})
+	}
+	m, err := l.Model("m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefill := full
+	prefill.Role = Prefill
+	mustDemand(t, m, chats(1), prefill)
+	if d, err := m.Demand(chats(1), full); err == nil {
+		t.Errorf("with decoding: %+v", d)
 	}
 }
 
