@@ -123,7 +123,7 @@ func TestExternalOverHTTP(t *testing.T) {
 		for _, accept := range []string{applicationJSON, protobuf} {
 			w := get(h, externalRoot+"/v1beta1"+path, accept)
 			if w.Code != want.code || w.Header().Get("Retry-After") != "" {
-				t.Errorf("%s: got a %d, want a %d: %s", path, w.Code, want.code, w.Body)
+				t.Errorf("%s: got a %d, want a %d: %q", path, w.Code, want.code, w.Body)
 			}
 			if want.code != http.StatusOK {
 				continue

@@ -342,7 +342,7 @@ func TestObjectsOverHTTP(t *testing.T) {
 					items = append(items, resource.NewQuantity(int64(w.Code), resource.DecimalSI).String())
 				}
 				if got = strings.Join(items, ", "); got != want {
-					t.Errorf("%s%s in %s: got %q, want %q: %s", gv, path, accept, got, want, w.Body)
+					t.Errorf("%s%s in %s: got %q, want %q: %q", gv, path, accept, got, want, w.Body)
 				}
 				if w.Header().Get("Content-Type") != accept {
 					t.Errorf("%s: asked in %s, answered in %s", path, accept, w.Header().Get("Content-Type"))
