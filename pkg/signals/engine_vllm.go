@@ -19,7 +19,7 @@ var vllm = &Engine{
 		Running:       {kind: Gauge, spellings: vllmNames("num_requests_running"), zeroWith: []Canonical{Queue, KVUsed}},
 		// gpu_cache_usage_perc until 0.9.2, both until 0.11. The engines of a pod have equally many
 		// blocks, so the fraction of the pod is their mean.
-		KVUsed:     {kind: Gauge, spellings: vllmNames("kv_cache_usage_perc", "gpu_cache_usage_perc"), fold: Mean},
+		KVUsed:     {kind: Gauge, spellings: vllmNames("kv_cache_usage_perc", "gpu_cache_usage_perc"), fold: Mean, valid: fraction},
 		KVCapacity: {kind: Gauge, spellings: vllmNames("cache_config_info"), read: vllmCacheTokens, fold: Max},
 		TTFT:       {kind: Histogram, spellings: vllmNames("time_to_first_token_seconds"), edges: vllmTTFTEdges},
 		// Per request, since about 0.11. The older time_per_output_token_seconds is per engine output,
@@ -81,6 +81,9 @@ func vllmCacheTokens(ls labels.Labels) (tokens float64, ok bool) {
 	size, sized := positive(ls.Get("block_size"))
 	return blocks * size, ok && sized
 }
+
+// fraction refuses what is more than a whole: with several processes V0 could add up what is a mean.
+func fraction(v float64) bool { return v <= 1.001 }
 
 func positive(text string) (v float64, ok bool) {
 	v, err := strconv.ParseFloat(text, 64)

@@ -2,6 +2,7 @@ package signals
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/inference-metrics/adapter/internal/window"
@@ -80,6 +81,9 @@ func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
 			return unknown(st.tooFew())
 		}
 		if delta == 0 {
+			if r.chosen(c) {
+				waits = func(work) bool { return false }
+			}
 			return r.noneCounted(st, waits)
 		}
 		if reason := r.resumed(st, counters...); reason != "" {
@@ -87,6 +91,13 @@ func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
 		}
 		return Measure{Result: Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(st), Window: st.window}}
 	}
+}
+
+// chosen reports whether the query takes some of what a counter tells apart: that none of it is counted
+// is a finding as long as tokens come, whoever is in the engine.
+func (r *Replica) chosen(c Canonical) bool {
+	_, reason := r.get(Generated)
+	return reason == "" && slices.ContainsFunc(r.keys, func(k string) bool { return slices.Contains(r.engine.series[c].within, k) })
 }
 
 // increase is how much the counters grew in the window, and how fast.
