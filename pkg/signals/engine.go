@@ -104,6 +104,8 @@ type mapping struct {
 	read func(labels.Labels) (v float64, ok bool)
 	// valid refuses values that stand for "no reading"; nil accepts all.
 	valid func(float64) bool
+	// atFinish says of a TTFT that it is observed as the request finishes, and not at its first token.
+	atFinish bool
 	// edges are the upper bounds of a histogram as the engine ships it.
 	edges []float64
 	// zeroWith are gauges of which each fresh 0 together prove that this one is 0 where it is absent:

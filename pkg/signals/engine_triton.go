@@ -14,7 +14,7 @@ var triton = &Engine{
 	Name:   "Triton",
 	Prefix: "triton_",
 	series: map[Canonical]mapping{
-		Queue: {kind: Gauge, spellings: []string{"nv_trt_llm_request_metrics"}, match: map[string]string{"request_type": "waiting"}},
+		Queue: {kind: Gauge, spellings: []string{"nv_trt_llm_request_metrics"}, match: map[string]string{"request_type": "waiting"}, hint: ": old backends do not write that of request_type=\"waiting\""},
 		// Those in the batch. Those that are active wait for a place in it, too.
 		Running: {kind: Gauge, spellings: []string{"nv_trt_llm_request_metrics"}, match: map[string]string{"request_type": "scheduled"}},
 		KVUsed: {

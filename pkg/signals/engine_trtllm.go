@@ -22,7 +22,7 @@ var trtllm = &Engine{
 			kind: Gauge, spellings: trtllmNames("kv_cache_max_blocks"),
 			times: &mapping{kind: Gauge, spellings: trtllmNames("kv_cache_tokens_per_block")},
 		},
-		TTFT: {kind: Histogram, spellings: trtllmNames("time_to_first_token_seconds"), lazy: true},
+		TTFT: {kind: Histogram, spellings: trtllmNames("time_to_first_token_seconds"), lazy: true, atFinish: true},
 		// Per request, in spite of the name that is per output elsewhere. An output of one token has none.
 		TPOT:      {kind: Histogram, spellings: trtllmNames("time_per_output_token_seconds"), lazy: true},
 		E2E:       {kind: Histogram, spellings: trtllmNames("e2e_request_latency_seconds"), lazy: true},

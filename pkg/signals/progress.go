@@ -101,7 +101,12 @@ func (r *Replica) withoutToken() time.Duration {
 // withoutFirstToken is how long somebody has been waiting for a first token while none came; the
 // longest such time among the parts. Somebody waits while requests are queued, and while requests
 // run that generate no token at all: those are being prefilled.
+//
+// Where first tokens are seen as requests finish only, somebody waits for certain while nobody leaves the queue.
 func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
+	if r.engine.series[TTFT].atFinish {
+		return r.withoutScheduling(ttft)
+	}
 	generated, _ := r.get(Generated)
 	var longest int64
 	for _, p := range ttft.parts {

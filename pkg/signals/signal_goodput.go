@@ -201,7 +201,7 @@ func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duratio
 		if math.IsInf(buckets[0].LE, 1) {
 			return bounds{}, fmt.Sprintf("%s has no finite bound: are buckets dropped on the way?", hists[o.canonical].name)
 		}
-		if o.canonical == TTFT {
+		if o.canonical == TTFT && !r.engine.series[TTFT].atFinish {
 			missed, met, ok := r.firstTokensOf(joint, buckets, from, longest(all), o.limit)
 			if !ok {
 				return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[TTFT].name, w)
