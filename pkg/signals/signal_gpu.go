@@ -42,7 +42,7 @@ var gpuMemoryUsed = definition{
 	name:     "gpu_memory_used",
 	unit:     "bytes",
 	help:     "Memory allocated on the pod's GPUs. An engine reserves its KV cache when it starts, so it hardly changes with the load.",
-	formula:  "Σ gpu_memory over the GPUs",
+	formula:  "Σ gpu_memory over the GPUs or MIG instances; of a GPU that pods share as virtual GPUs each pod has all of it, before DCGM exporter 4.8.2",
 	needs:    []Canonical{GPUMemory},
 	eval:     levelOf(GPUMemory),
 	merge:    added,
