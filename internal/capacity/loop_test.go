@@ -265,8 +265,8 @@ func sizes(writes []round) string {
 	return b.String()
 }
 
-// TestStep has four times the load at once. One write more than the policy needs is what it may take: the
-// shortest window is two rounds long. What waits may ask for one replica more for each that
+// TestStep has four times the load at once. What it may take is the writes that the policy needs, and
+// one for each further round until the shortest window is full of the new load. What waits may ask for one replica more for each that
 // was there when the load came, because that is where it waits.
 func TestStep(t *testing.T) {
 	for _, tt := range []struct {
@@ -274,15 +274,19 @@ func TestStep(t *testing.T) {
 		rate      float64 // before, in what one replica can do
 		coldStart time.Duration
 		upPercent float64
+		shortest  time.Duration // window
+		interval  time.Duration // of scrapes
 	}{
-		{"one pod", 0.8, time.Minute, 100},
-		{"some pods", 3, 3 * time.Minute, 100},
-		{"some pods, free to go up", 3, 3 * time.Minute, 900},
-		{"long cold start", 1.5, 10 * time.Minute, 100},
+		{"one pod", 0.8, time.Minute, 100, 30 * time.Second, 5 * time.Second},
+		{"one pod, slow scrapes", 0.8, time.Minute, 100, time.Minute, 15 * time.Second},
+		{"some pods", 3, 3 * time.Minute, 100, 30 * time.Second, 5 * time.Second},
+		{"some pods, free to go up", 3, 3 * time.Minute, 900, 30 * time.Second, 5 * time.Second},
+		{"long cold start", 1.5, 10 * time.Minute, 100, 30 * time.Second, 5 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f, truth := service(t, large(), 1, tt.coldStart)
 			f.hpa.upPercent = tt.upPercent
+			f.windows, f.interval = []time.Duration{tt.shortest, time.Minute, 5 * time.Minute}, tt.interval
 			const step = 10 * time.Minute
 			low := tt.rate * truth
 			rs := newRequests(t, chat, 4*low, func(at time.Duration) float64 {
@@ -301,10 +305,10 @@ func TestStep(t *testing.T) {
 			if reached < 0 {
 				t.Fatalf("never came to within one replica of %d:%s", want, sizes(writes))
 			}
-			if most := f.hpa.allowed(before, want-1) + 1; reached+1 > most {
+			if most := f.hpa.allowed(before, want-1) - 1 + int(tt.shortest/(15*time.Second)); reached+1 > most {
 				t.Errorf("took %d writes to come to within one replica of %d, want at most %d:%s", reached+1, want, most, sizes(writes))
 			}
-			if took := writes[reached].at - step; took > time.Minute {
+			if took := writes[reached].at - step; took > tt.shortest+15*time.Second {
 				t.Errorf("took %v to come to within one replica of %d:%s", took, want, sizes(writes))
 			}
 			most := want + 1 + int(math.Ceil(float64(before)/0.85))
