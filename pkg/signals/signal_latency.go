@@ -158,7 +158,8 @@ func (l latency) eval(r *Replica, p args) Measure {
 	switch {
 	case observed > 0 && bound.Seconds() > out.Value && held > 0 && rank(p.quantile, observed+held) <= observed:
 		// So many others were faster that it moves the quantile among those.
-		out.Value = quantileOf(p.quantile*(observed+held)/observed, [][]window.Bucket{hist}).Value
+		q := quantileOf(p.quantile*(observed+held)/observed, [][]window.Bucket{hist})
+		out.Value, out.LowerBound, out.Resolution = q.Value, q.LowerBound, q.Resolution
 	case bound.Seconds() > out.Value, observed == 0 && (l.waits(w) || bound > 0):
 		out.State, out.LowerBound, out.Resolution = Stalled, true, nil
 		out.Value = max(out.Value, bound.Seconds())
