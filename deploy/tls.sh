@@ -14,7 +14,14 @@ namespace=inference-metrics
 service=inference-metrics-adapter
 secret=inference-metrics-adapter-tls
 apiservices=(v1beta1.custom.metrics.k8s.io v1beta2.custom.metrics.k8s.io)
+external=v1beta1.external.metrics.k8s.io
 days=${DAYS:-3650}
+
+# That of external metrics is often another server's, which has a CA of its own.
+if [[ $(kubectl get apiservice "$external" --ignore-not-found \
+  -o 'jsonpath={.spec.service.namespace}/{.spec.service.name}') == "$namespace/$service" ]]; then
+  apiservices+=("$external")
+fi
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

@@ -64,6 +64,9 @@ func newAdapter(c *completed) (*adapter, error) {
 		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, c.config.kinds)
 		groups = workloads
 		mirrors = append(mirrors, podMirror, workloads)
+		if c.external {
+			a.feeds = append(a.feeds, func(ctx context.Context) error { checkExternalOwner(ctx, dynamicClient); return nil })
+		}
 	}
 	params := c.config.params
 	objectives := slo.New(params.SLO, c.config.objectives, groups.Annotations)

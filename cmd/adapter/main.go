@@ -1,5 +1,5 @@
-// Adapter serves custom.metrics.k8s.io: what LLM engines tell of themselves, as signals that a
-// HorizontalPodAutoscaler can scale on.
+// Adapter serves custom.metrics.k8s.io, and external.metrics.k8s.io where asked to: what LLM engines
+// tell of themselves, as signals that a HorizontalPodAutoscaler can scale on.
 package main
 
 import (
