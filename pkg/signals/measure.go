@@ -23,7 +23,8 @@ type Measure struct {
 	// none says that fresh samples show nothing of what a ratio divides: it has no value by itself, and a
 	// group's is made of the others.
 	none bool
-	// foreign says that the pod runs another engine: it has nothing of the signal to report.
+	// foreign says that the pod runs another engine, or another model than was asked for: it has nothing
+	// of the signal to report.
 	foreign bool
 }
 
@@ -71,13 +72,17 @@ func divided(idle float64) merger {
 // known: a 0 that stands for some of them scales down the others.
 func (pl *Plan) Merge(members []Member, p Params) Result {
 	d := pl.signal.definition
+	if len(members) == 0 {
+		return unknown("there is no replica that has been Ready").Result
+	}
+	all := members
 	members = slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.foreign })
+	if len(members) == 0 {
+		return unknown("no replica has it: " + reasons(all)).Result
+	}
 	members, why := d.roles.choose(members)
 	if why != "" {
 		return unknown(why).Result
-	}
-	if len(members) == 0 {
-		return unknown("there is no replica that has been Ready").Result
 	}
 	var known, missing []Member
 	for _, m := range members {
@@ -295,7 +300,6 @@ func quantileOf(q float64, hists [][]window.Bucket) Result {
 		}
 	}
 	out.Value = min(max(out.Value, res.Low), res.High)
-	out.LowerBound = math.IsInf(res.High, 1)
 	out.Resolution = res
 	return out
 }
