@@ -51,7 +51,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		if e == nil {
 			if e = p.engineOf(series, at, (*Engine).generic); e == nil {
 				out[i] = unknown("the source has no sample of an engine in this pod")
-				out[i].foreign = p.engineOf(series, at, (*Engine).serves) != nil
+				out[i].foreign = p.runs(series, at, (*Engine).serves) != nil
 				continue
 			}
 			if why := pl.signal.definition.lacks(e); why != "" {
@@ -68,29 +68,61 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		r.instead, r.keys = pl.instead(e), pl.keys
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			other := p.engineOf(series, at, (*Engine).serves)
+			other := p.runs(series, at, (*Engine).serves)
 			out[i].foreign = other != nil && other != e
 		}
 	}
 	return out
 }
 
-// engineOf returns the engine that a pod runs: the first, of those that are meant, of which it has a series.
+// engineOf returns the engine that a pod runs, of those that are meant: the first of which it has series
+// that are as new as any. What a predecessor of the same name ran does not count.
 func (p Params) engineOf(series []*window.Series, at At, meant func(*Engine) bool) *Engine {
-	has := map[*Engine]bool{}
+	e, _ := p.newestEngine(series, at, meant)
+	return e
+}
+
+// runs is engineOf, but for a pod that is silent: what it runs by now is not known.
+func (p Params) runs(series []*window.Series, at At, meant func(*Engine) bool) *Engine {
+	e, s := p.newestEngine(series, at, meant)
+	if e == nil || s.Ended() {
+		return nil
+	}
+	samples := s.Samples()
+	st := stat{interval: window.Interval(samples)}
+	if at.Now.Sub(time.UnixMilli(samples[len(samples)-1].T)) > st.freshFor() {
+		return nil
+	}
+	return e
+}
+
+func (p Params) newestEngine(series []*window.Series, at At, meant func(*Engine) bool) (*Engine, *window.Series) {
+	newest := map[*Engine]*window.Series{}
+	last := func(s *window.Series) int64 {
+		samples := s.Samples()
+		if len(samples) == 0 || samples[len(samples)-1].T < at.Start.UnixMilli() {
+			return math.MinInt64
+		}
+		return samples[len(samples)-1].T
+	}
+	all := int64(math.MinInt64)
 	for _, s := range series {
 		for _, pl := range p.placesOf(s) {
-			if pl.engine != nil && pl.belongsTo(at.Pod) {
-				has[pl.engine] = true
+			if pl.engine == nil || !meant(pl.engine) || !pl.belongsTo(at.Pod) || last(s) == math.MinInt64 {
+				continue
+			}
+			all = max(all, last(s))
+			if was := newest[pl.engine]; was == nil || last(s) > last(was) {
+				newest[pl.engine] = s
 			}
 		}
 	}
 	for _, e := range engines {
-		if meant(e) && has[e] {
-			return e
+		if s := newest[e]; s != nil && last(s) >= all-p.Window.Milliseconds() {
+			return e, s
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // belongsTo reports whether a series is of the pod itself, and not of one whose name differs in a rank.
