@@ -98,6 +98,67 @@ func merge(a, b []Sample) []Sample {
 	return append(append(out, a...), b...)
 }
 
+// Sum adds histograms of one target that count different events. Each of them may begin with its first
+// event: before, it counted 0, and so it does again after a restart of the target. Where one has no
+// sample otherwise, its newest one stands.
+func Sum(hists [][]BucketSeries) []BucketSeries {
+	if len(hists) == 1 {
+		return hists[0]
+	}
+	var bounds []float64
+	var times, resets []int64
+	for i, h := range hists {
+		h = slices.Clone(h)
+		slices.SortStableFunc(h, func(a, b BucketSeries) int { return cmp.Compare(a.LE, b.LE) })
+		h = mergeEqual(h)
+		hists[i] = h
+		resets = append(resets, restarts(h)...)
+		for _, b := range h {
+			bounds = append(bounds, b.LE)
+			for _, s := range b.Samples {
+				times = append(times, s.T)
+			}
+		}
+	}
+	slices.Sort(bounds)
+	slices.Sort(times)
+	slices.Sort(resets)
+	times = slices.Compact(times)
+	out := make([]BucketSeries, 0, len(bounds)/len(hists)+1)
+	for _, le := range slices.Compact(bounds) {
+		sum := BucketSeries{LE: le, Samples: make([]Sample, len(times))}
+		for i, t := range times {
+			sum.Samples[i].T = t
+		}
+		for _, h := range hists {
+			if i := slices.IndexFunc(h, func(b BucketSeries) bool { return b.LE == le }); i >= 0 {
+				addTo(sum.Samples, h[i].Samples, resets)
+			}
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
+// addTo adds the counter that each sample of sum finds.
+func addTo(sum, counter []Sample, resets []int64) {
+	next, reset := 0, 0
+	for i, s := range sum {
+		for next < len(counter) && counter[next].T <= s.T {
+			next++
+		}
+		if next == 0 {
+			continue
+		}
+		for reset < len(resets) && resets[reset] <= counter[next-1].T {
+			reset++
+		}
+		if reset == len(resets) || resets[reset] > s.T {
+			sum[i].V += counter[next-1].V
+		}
+	}
+}
+
 // restarts returns the times at which any bucket was below its predecessor, ascending.
 func restarts(buckets []BucketSeries) []int64 {
 	var times []int64

@@ -183,6 +183,68 @@ func indices(n int) []int {
 }
 
 // Quantiles and bounds of whole histograms are held to PromQL in oracle_test.go.
+func TestSum(t *testing.T) {
+	at := func(from int64, vs ...float64) []Sample {
+		out := every(1000, vs...)
+		for i := range out {
+			out[i].T += from
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		name string
+		of   [][]BucketSeries
+		want []BucketSeries
+	}{
+		{
+			name: "one is itself",
+			of:   [][]BucketSeries{{{1, at(0, 1, 2)}, {inf, at(0, 3, 4)}}},
+			want: []BucketSeries{{1, at(0, 1, 2)}, {inf, at(0, 3, 4)}},
+		},
+		{
+			name: "two, in any order of their bounds",
+			of:   [][]BucketSeries{{{1, at(0, 1, 2)}, {inf, at(0, 3, 4)}}, {{inf, at(0, 10, 20)}, {1, at(0, 5, 6)}}},
+			want: []BucketSeries{{1, at(0, 6, 8)}, {inf, at(0, 13, 24)}},
+		},
+		{
+			name: "one begins with its first event",
+			of:   [][]BucketSeries{{{inf, at(0, 3, 4, 5)}}, {{inf, at(2000, 7)}}},
+			want: []BucketSeries{{inf, at(0, 3, 4, 12)}},
+		},
+		{
+			name: "one was not read",
+			of:   [][]BucketSeries{{{inf, at(0, 3, 4, 5)}}, {{inf, []Sample{{0, 7}, {2000, 9}}}}},
+			want: []BucketSeries{{inf, at(0, 10, 11, 14)}},
+		},
+		{
+			name: "one is no longer read",
+			of:   [][]BucketSeries{{{inf, at(0, 3, 4, 5)}}, {{inf, at(0, 7)}}},
+			want: []BucketSeries{{inf, at(0, 10, 11, 12)}},
+		},
+		{
+			name: "a restart, after which one has had no event",
+			of:   [][]BucketSeries{{{inf, at(0, 3, 4, 1, 2)}}, {{inf, at(0, 7, 8)}}},
+			want: []BucketSeries{{inf, at(0, 10, 12, 1, 2)}},
+		},
+		{
+			name: "a restart, after which one has its first event later",
+			of:   [][]BucketSeries{{{inf, at(0, 3, 1, 2, 3)}}, {{inf, []Sample{{0, 7}, {2000, 1}, {3000, 2}}}}},
+			want: []BucketSeries{{inf, at(0, 10, 1, 3, 5)}},
+		},
+		{
+			name: "le=1 beside le=1.0 is one bucket of one histogram",
+			of:   [][]BucketSeries{{{1, at(0, 1)}, {1, at(0, 1)}, {inf, at(0, 3)}}, {{1, at(0, 5)}, {inf, at(0, 9)}}},
+			want: []BucketSeries{{1, at(0, 6)}, {inf, at(0, 12)}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Sum(tc.of)); diff != "" {
+				t.Errorf("Sum (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	hist := []Bucket{{0.1, 10}, {0.5, 10}, {1, 20}, {inf, 40}}
 	tests := []struct {

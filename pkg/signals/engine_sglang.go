@@ -47,13 +47,14 @@ var sglang = &Engine{
 		Prompt:         sglangTokens("prompt_tokens_total", "prefill_compute", "prefill_cache", ""),
 		PromptComputed: sglangTokens("", "prefill_compute"),
 		PrefixQueries:  sglangTokens("prompt_tokens_total", "prefill_compute", "prefill_cache", ""),
-		PrefixHits:     sglangTokens("cached_tokens_total", "prefill_cache", ""),
+		PrefixHits:     sglangTokens("cached_tokens_total", "prefill_cache", ""), // from the first hit on
 		// The first token of a request comes of its prefill, and not of decoding. generation_tokens_total
 		// counts a request's tokens as it finishes: in place of this one it would show a stall
 		// wherever requests are long.
 		Generated: schedulers(mapping{
 			kind: Counter, spellings: sglangNames("realtime_tokens_total"), among: map[string][]string{"mode": {"decode", ""}},
 			also: [][]string{sglangNames("time_to_first_token_seconds_count")}, within: []string{"is_streaming"}, lazy: true,
+			hint: " with mode=decode: older releases have none",
 		}),
 		Preemptions: schedulers(mapping{kind: Counter, spellings: sglangNames("num_retracted_requests_total"), lazy: true}),
 		Steps:       schedulers(mapping{kind: Counter, spellings: sglangNames("cuda_graph_passes_total"), within: []string{"mode"}, lazy: true}),
@@ -94,6 +95,9 @@ func sglangTokens(finished string, modes ...string) mapping {
 		kind: Counter, spellings: sglangNames("realtime_tokens_total"), among: map[string][]string{"mode": modes},
 		within: []string{"mode", "is_streaming", "cache_source"}, lazy: true,
 	})
+	if modes[0] != "" {
+		m.hint = " with mode=" + modes[0]
+	}
 	if finished != "" {
 		m.spellings = sglangNames("realtime_tokens_total", finished)
 	}

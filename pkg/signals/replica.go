@@ -491,10 +491,12 @@ func partsOf(fs []found) []*part {
 	})
 	var out []*part
 	var prev *found
+	var hists [][]window.BucketSeries // of the newest part, by what is summed inside of it
 	for i := range fs {
 		f := &fs[i]
 		if prev == nil || prev.part != f.part {
 			out = append(out, &part{key: f.part, joint: f.joint, newest: f.newest, factor: f.factor})
+			hists = nil
 		} else if prev.within == f.within && prev.le == f.le && f.mapping.kind != Histogram {
 			continue
 		}
@@ -502,7 +504,14 @@ func partsOf(fs []found) []*part {
 		pt.newest = max(pt.newest, f.newest)
 		if f.mapping.kind == Histogram {
 			// Equal bounds are left to the window's maths: le="1" and le="1.0" may follow each other.
-			pt.buckets = append(pt.buckets, window.BucketSeries{LE: f.le, Samples: f.samples})
+			if len(hists) == 0 || prev.within != f.within {
+				hists = append(hists, nil)
+			}
+			last := len(hists) - 1
+			hists[last] = append(hists[last], window.BucketSeries{LE: f.le, Samples: f.samples})
+			if i == len(fs)-1 || fs[i+1].part != f.part {
+				pt.buckets = window.Sum(hists)
+			}
 		} else {
 			pt.series = append(pt.series, f.samples)
 		}

@@ -34,21 +34,24 @@ func evalPrefixCacheHitRatio(r *Replica, _ args) Measure {
 		return unknown(reason)
 	}
 	out := Measure{Result: Result{State: Value, Time: readAt(queries, hits), Window: queries.window}}
-	for _, p := range queries.parts {
-		found := hits.joint(p.joint)
+	for _, joint := range queries.joints() {
+		asked, found := queries.joint(joint), hits.joint(joint)
 		if len(found) == 0 {
 			return unknown(fmt.Sprintf("%s is missing for a part of the replica", hits.name))
 		}
 		// They may have been fetched one scrape apart: compare them over the same stretch.
-		until := p.newest
+		read, until := asked[0].newest, asked[0].newest
+		for _, p := range asked {
+			read, until = max(read, p.newest), min(until, p.newest)
+		}
 		for _, h := range found {
 			until = min(until, h.newest)
 		}
-		from := p.newest - queries.window.Milliseconds()
+		from := read - queries.window.Milliseconds()
 		for _, sum := range []struct {
 			into  *float64
 			parts []*part
-		}{{&out.weight, []*part{p}}, {&out.sum, found}} {
+		}{{&out.weight, asked}, {&out.sum, found}} {
 			for _, p := range sum.parts {
 				for _, samples := range p.series {
 					d, ok := window.Increase(between(samples, from, until))
