@@ -319,11 +319,14 @@ func (q requestCost) stepTime(rate float64) float64 {
 // the mean output stands for.
 func (q requestCost) byTokenTime() float64 {
 	longest := stepMargin * q.model.TokensPerStep * q.objectives.TPOT.Seconds()
-	return highest(1/q.work, func(rate float64) bool {
+	onAverage := (1 - q.model.Step/longest) / q.work
+	varied := highest(onAverage, func(rate float64) bool {
 		mean, free := q.stepTime(rate), 1-rate*q.prompt
 		variance := mean * rate * q.prompt * q.prompt * q.squares / (free * free * q.steps / 2)
 		return mean+normal90*math.Sqrt(variance) <= longest
 	})
+	// More replicas do not help those that a single prompt stops for too long.
+	return max(varied, leastUse*onAverage)
 }
 
 // byPlaces is the rate at which one request of ten waits longer than the objective for one of n

@@ -161,6 +161,10 @@ func TestPromptsDisturb(t *testing.T) {
 	if !(varied < 0.9*long && long < 0.9*none) {
 		t.Errorf("serves %.2f requests/s with prompts that vary, %.2f with equal ones, %.2f with next to none", varied, long, none)
 	}
+	// Six seconds of prompt for three of output: what no number of replicas gives does not drive them to the most.
+	if got, most := serves(60_000, 101, 3), 0.75/6.01; got < 0.29*most {
+		t.Errorf("serves %.3f requests/s with prompts that break the objective alone, where %.3f keep a replica busy", got, most)
+	}
 }
 
 func TestErlangC(t *testing.T) {
