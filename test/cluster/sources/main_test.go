@@ -51,6 +51,8 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// They wait for time to pass, mostly, however few processors there are.
+	_ = flag.Set("test.parallel", "3")
 	if testing.Short() {
 		fmt.Println("skipped: real stores are not short")
 		return

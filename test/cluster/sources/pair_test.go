@@ -195,7 +195,7 @@ func (w *watcher) run(t *testing.T, src source.Source) {
 			var partial *source.PartialError
 			if err == nil || errors.As(err, &partial) {
 				store.Hold(now.UnixMilli())
-				w.tick(evaluate(t, store, w.pod, now), err)
+				w.tick(evaluate(t, store, w.pod, now, span), err)
 			} else {
 				w.tick(nil, err)
 			}

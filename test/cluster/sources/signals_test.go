@@ -15,14 +15,9 @@ import (
 // wanted are the series that the catalogue asks for.
 func wanted() []string { return signals.AllNames() }
 
-func params() signals.Params {
-	p := signals.DefaultParams()
-	p.Window = span
-	return p
-}
-
-// evaluate returns the signals of the catalogue, and queries besides, of a pod at an instant.
-func evaluate(t *testing.T, store *window.Store, pod string, at time.Time, queries ...signals.Query) map[signals.Query]signals.Result {
+// evaluate returns the signals of the catalogue, and queries besides, of a pod at an instant, over a
+// window.
+func evaluate(t *testing.T, store *window.Store, pod string, at time.Time, over time.Duration, queries ...signals.Query) map[signals.Query]signals.Result {
 	t.Helper()
 	for _, s := range signals.Catalogue() {
 		if !s.OfPool() {
@@ -38,8 +33,10 @@ func evaluate(t *testing.T, store *window.Store, pod string, at time.Time, queri
 		plans = append(plans, plan)
 	}
 	group := store.Group(signals.GroupKey("default", pod))
+	params := signals.DefaultParams()
+	params.Window = over
 	results := map[signals.Query]signals.Result{}
-	for i, m := range signals.Evaluate(plans, group, signals.At{Now: at, Pod: pod}, params()) {
+	for i, m := range signals.Evaluate(plans, group, signals.At{Now: at, Pod: pod}, params) {
 		results[plans[i].Query] = m.Result
 	}
 	return results
@@ -58,11 +55,11 @@ func (p *play) testSignals(t *testing.T) {
 }
 
 // results are those of every store for one pod, in the order of stores.
-func (p *play) results(t *testing.T, pod string, at time.Time, queries ...signals.Query) []map[signals.Query]signals.Result {
+func (p *play) results(t *testing.T, pod string, at time.Time, over time.Duration, queries ...signals.Query) []map[signals.Query]signals.Result {
 	t.Helper()
 	var all []map[signals.Query]signals.Result
 	for _, r := range p.recordings {
-		all = append(all, evaluate(t, r.until(at, signals.GroupOf), pod, at, queries...))
+		all = append(all, evaluate(t, r.until(at, signals.GroupOf), pod, at, over, queries...))
 	}
 	return all
 }
@@ -105,10 +102,10 @@ func unit(q signals.Query) string { return signals.Lookup(q.Signal).Unit }
 func (p *play) testQuiet(t *testing.T) {
 	compared := map[string]int{}
 	for _, pod := range append(p.front.pods(), exporter) {
-		all := p.results(t, pod, p.quiet)
+		all := p.results(t, pod, p.quiet, p.quietSpan)
 		for name, n := range compare(t, pod, all, func(q signals.Query, want signals.Result) (low, high float64, ok bool) {
 			if isRate(q) {
-				d := want.Value * float64(2*interval) / float64(span-2*interval)
+				d := want.Value * float64(2*interval) / float64(p.quietSpan-2*interval)
 				return want.Value - d, want.Value + d, true
 			}
 			return want.Value, want.Value, true
@@ -136,7 +133,7 @@ func (p *play) testQuiet(t *testing.T) {
 func (p *play) testFrozen(t *testing.T) {
 	compared := map[string]int{}
 	for _, pod := range append(p.front.pods(), exporter) {
-		all := p.results(t, pod, p.frozen)
+		all := p.results(t, pod, p.frozen, span)
 		for name, n := range compare(t, pod, all, func(q signals.Query, want signals.Result) (low, high float64, ok bool) {
 			switch {
 			case unit(q) == "seconds":
@@ -162,7 +159,7 @@ func (p *play) testFrozen(t *testing.T) {
 	for _, r := range replicas {
 		// The gauge is as of the step before the freeze: what came after it is not in it yet.
 		q := signals.Query{Signal: "vllm_queue_depth"}
-		got := p.results(t, r.Name, p.frozen)[0][q]
+		got := p.results(t, r.Name, p.frozen, span)[0][q]
 		served := p.front.scrapes(embedded, r.Name)
 		values := parse(t, served[len(served)-1].text)
 		want := 0.0
@@ -190,7 +187,7 @@ func (p *play) testLoad(t *testing.T) {
 		if pod == busyDeath {
 			continue // what a restart takes with it depends on when the last scrape before was
 		}
-		for at := p.loadFrom.Add(span + interval); at.Before(p.loadTo); at = at.Add(time.Second) {
+		for at := p.loadFrom.Add(span + 3*time.Second); at.Before(p.loadTo); at = at.Add(time.Second) {
 			truth := p.truth(t, pod, at)
 			f := truth.edge
 			var wider []signals.Query
@@ -205,12 +202,12 @@ func (p *play) testLoad(t *testing.T) {
 					wider = append(wider, signals.Query{Signal: base, Quantile: q})
 				}
 			}
-			all := p.results(t, pod, at, wider...)
+			all := p.results(t, pod, at, span, wider...)
 			for name, n := range compare(t, pod, all, func(q signals.Query, want signals.Result) (low, high float64, ok bool) {
 				percent, isQuantile := quantiles[q.Signal]
 				switch {
-				case want.HasValue && want.Window == 0, q.Quantile > 0:
-					return 0, 0, false // gauges under load have no one value; the rest is wider
+				case !want.HasValue, want.Window == 0, q.Quantile > 0:
+					return 0, 0, false // gauges under load have no one value, nor what depends on one; the rest is wider
 				case isQuantile:
 					base, _, _ := cutPercent(q.Signal)
 					low := all[0][signals.Query{Signal: base, Quantile: math.Max(0.001, percent-f)}]
@@ -226,7 +223,7 @@ func (p *play) testLoad(t *testing.T) {
 				case unit(q) == "0..1":
 					return want.Value - 2*f, want.Value + 2*f, true
 				}
-				return 0, 0, !want.HasValue
+				return 0, 0, false
 			}) {
 				compared[name] += n
 			}
