@@ -35,7 +35,9 @@ func (p podObjects) remove(pod *corev1.Pod) {
 }
 
 func (p podObjects) trim(pod *corev1.Pod) {
+	variant := variantOf(pod)
 	pod.Annotations, pod.OwnerReferences = ours(pod.Annotations), controller(pod)
+	keepVariant(pod, variant)
 	pod.ManagedFields, pod.Finalizers = nil, nil
 	pod.Spec = corev1.PodSpec{}
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: pod.Status.Conditions}
@@ -49,6 +51,11 @@ func convert(pod *corev1.Pod) *pods.Pod {
 		Owner:          owner(pod),
 		Annotations:    ours(pod.Annotations),
 		Gone:           pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
+	}
+	v := variantOf(pod)
+	p.Variant, p.Seats, p.BatchTokens = v.Key, v.Seats, v.BatchTokens
+	if delete(p.Annotations, variantKey); len(p.Annotations) == 0 {
+		p.Annotations = nil
 	}
 	if pod.Status.StartTime != nil {
 		p.Start = pod.Status.StartTime.Time

@@ -19,6 +19,13 @@ type Pod struct {
 	// Annotations are those of AnnotationPrefix; nil without any.
 	Annotations map[string]string
 
+	// Variant is equal for pods that serve equally fast: the same model on the same hardware, from the
+	// same image, with the same arguments. It is "" when that is not known.
+	Variant string
+	// Seats is how many requests may run at once, and BatchTokens how many tokens a step may have, as
+	// the arguments say; 0 when they do not.
+	Seats, BatchTokens float64
+
 	// Start is when the kubelet took the pod (status.startTime); zero when unknown. Samples older
 	// than it belong to an earlier pod of the same name.
 	Start time.Time
