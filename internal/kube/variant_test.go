@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/inference-metrics/adapter/internal/pods"
@@ -18,7 +18,7 @@ func engine(change func(*corev1.Pod)) *corev1.Pod {
 			Containers: []corev1.Container{{
 				Image:     "vllm:1",
 				Args:      []string{"--model=m", "--max-num-seqs", "64", "--max-num-batched-tokens=8192"},
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": apiresource.MustParse("1")}},
 			}},
 		},
 	}
@@ -45,7 +45,7 @@ func TestVariant(t *testing.T) {
 		{"another model", func(p *corev1.Pod) { p.Spec.Containers[0].Args[0] = "--model=n" }, false},
 		{"another GPU", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "a100"} }, false},
 		{"more GPUs", func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"] = resource.MustParse("8")
+			p.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"] = apiresource.MustParse("8")
 		}, false},
 		{"another environment", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "VLLM_ATTENTION_BACKEND", Value: "FLASHINFER"}}
