@@ -81,10 +81,12 @@ func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
 			return unknown(st.tooFew())
 		}
 		if delta == 0 {
+			// The evaluation is shared by all queries: what holds for one of them must not stay.
+			waited := waits
 			if r.chosen(c) {
-				waits = func(work) bool { return false }
+				waited = func(work) bool { return false }
 			}
-			return r.noneCounted(st, waits)
+			return r.noneCounted(st, waited)
 		}
 		if reason := r.resumed(st, counters...); reason != "" {
 			return unknown(reason)
