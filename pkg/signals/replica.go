@@ -238,6 +238,13 @@ func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params)
 			r.stats[c] = m.combine(st, seconds[c])
 		}
 	}
+	for c, st := range r.stats {
+		// What comes and goes is read as long as what is always written beside it is.
+		if beside := r.stats[e.series[c].beside]; beside != nil {
+			st.fault = cmp.Or(st.fault, beside.fault)
+			st.regained = beside.regained
+		}
+	}
 	return r
 }
 
@@ -532,7 +539,8 @@ func (st *stat) check(fs []found, at At) string {
 	if age < -st.freshFor() {
 		return fmt.Sprintf("the newest sample of %s lies %s in the future: the clocks of the source and of what writes to it differ", st.name, (-age).Round(time.Second))
 	}
-	if at.Ready.IsZero() {
+	e, m := fs[0].engine, fs[0].mapping
+	if at.Ready.IsZero() && !e.pool || m.beside != "" {
 		return ""
 	}
 	// One series that reaches back is enough for its target: others may be younger by right (a
@@ -540,11 +548,17 @@ func (st *stat) check(fs []found, at At) string {
 	begins := map[string]int64{}
 	for _, f := range fs {
 		begin := unbroken(f.samples, st.window)
+		if at.Ready.IsZero() && begin == f.samples[0].T {
+			begin = math.MinInt64 // nothing says that it was there before
+		}
 		if b, ok := begins[f.instance]; !ok || begin < b {
 			begins[f.instance] = begin
 		}
 	}
-	expected := at.Ready.Add(st.window).UnixMilli()
+	expected := int64(math.MinInt64) // of a pool it is not known since when it is there
+	if !at.Ready.IsZero() {
+		expected = at.Ready.Add(st.window).UnixMilli()
+	}
 	w := (st.window - st.interval).Milliseconds()
 	for _, begin := range begins {
 		if begin <= expected {

@@ -85,6 +85,10 @@ func evalPoolSaturation(r *Replica, _ args) Measure {
 		return unknown("the gateway has fresh metrics of no replica of the pool: it then counts the pool as saturated, which is no measure of load")
 	}
 	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(&seen, ready)}}
+	if seen.regained {
+		out.Window = seen.window
+		return out.with(r.peak(PoolSaturation, &seen))
+	}
 	return out.with(r.level(PoolSaturation, &seen))
 }
 
