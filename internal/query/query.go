@@ -29,9 +29,16 @@ type Request struct {
 	role *labels.Requirement
 }
 
-// Takes reports whether a replica of a role is asked for.
+// Takes reports whether a replica of a role is asked for. One that does both has none.
 func (r Request) Takes(role string) bool {
-	return r.role == nil || r.role.Matches(labels.Set{keyRole: role})
+	if r.role == nil {
+		return true
+	}
+	of := labels.Set{}
+	if role != "" {
+		of[keyRole] = role
+	}
+	return r.role.Matches(of)
 }
 
 // Roles reports whether replicas are chosen by their role.
@@ -57,11 +64,12 @@ const (
 // Parse reads a request for a signal. The error is signals.ErrNoSignal, signals.ErrNotComputable, or the
 // fault of the selector.
 func (p Parser) Parse(signal string, selector labels.Selector) (Request, error) {
-	s := signals.Lookup(signal)
-	if s == nil {
-		return Request{}, fmt.Errorf("%w: %s", signals.ErrNoSignal, signal)
-	}
 	q := signals.Query{Signal: signal}
+	plain, err := signals.Prepare(q)
+	if err != nil {
+		return Request{}, err
+	}
+	s := plain.Signal()
 	var r Request
 	var where []labels.Requirement
 	requirements, selectable := selector.Requirements()
@@ -69,9 +77,12 @@ func (p Parser) Parse(signal string, selector labels.Selector) (Request, error) 
 		return Request{}, fmt.Errorf("the metric selector chooses nothing: leave it out for all")
 	}
 	known := s.Labels()
+	given := map[string]bool{}
 	for _, req := range requirements {
 		var err error
 		switch key := req.Key(); {
+		case given[key] && slices.Contains([]string{keyRole, keyQuantile, keyWindow, keyTTFT, keyTPOT, keyE2E}, key):
+			err = fmt.Errorf("%s: it is there twice", key)
 		case req.Operator() == selection.GreaterThan || req.Operator() == selection.LessThan:
 			err = fmt.Errorf("%s: labels are equal or not, and not greater or less than others", key)
 		case key == keyRole:
@@ -100,18 +111,34 @@ func (p Parser) Parse(signal string, selector labels.Selector) (Request, error) 
 		if err != nil {
 			return Request{}, fmt.Errorf("metric selector: %w", err)
 		}
+		given[req.Key()] = true
 	}
 	if len(requirements) > 0 {
 		r.Selector = written(requirements)
 	}
-	if len(where) > 0 {
-		q.Where = labels.NewSelector().Add(where...).String()
-	}
-	var err error
+	q.Where = canonical(where)
 	if r.Plan, err = signals.Prepare(q); err != nil {
 		return Request{}, fmt.Errorf("metric selector: %w", err)
 	}
 	return r, nil
+}
+
+// canonical writes requirements in one of their ways, so that those who ask the same share an evaluation.
+func canonical(where []labels.Requirement) string {
+	var texts []string
+	for _, req := range where {
+		text := req.String()
+		if values := req.ValuesUnsorted(); len(values) == 1 {
+			op := "="
+			if o := req.Operator(); o == selection.NotIn || o == selection.NotEquals {
+				op = "!="
+			}
+			text = req.Key() + op + values[0]
+		}
+		texts = append(texts, text)
+	}
+	slices.Sort(texts)
+	return strings.Join(slices.Compact(texts), ",")
 }
 
 // written writes requirements as the API does.
@@ -128,7 +155,7 @@ func written(requirements labels.Requirements) *metav1.LabelSelector {
 			op = metav1.LabelSelectorOpDoesNotExist
 		}
 		values := slices.Sorted(slices.Values(r.ValuesUnsorted()))
-		if op == metav1.LabelSelectorOpIn && len(values) == 1 {
+		if _, twice := out.MatchLabels[r.Key()]; op == metav1.LabelSelectorOpIn && len(values) == 1 && !twice {
 			metav1.AddLabelToSelector(out, r.Key(), values[0])
 			continue
 		}
