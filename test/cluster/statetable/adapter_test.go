@@ -35,8 +35,12 @@ import (
 type adapter struct {
 	*provider.Provider
 	collector *collect.Collector
+	groups    *kube.Groups
 	pods      pods.Lister
 }
+
+// deployments is the kind of object whose pods the HPAs here ask for as a group.
+var deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
 
 func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface, src source.Source) *adapter {
 	t.Helper()
@@ -55,18 +59,35 @@ func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface
 		}
 		collector.SetStanding(plans)
 	})
+	groups := kube.NewGroups(client, nil, podMirror, lister, []schema.GroupResource{deployments})
 	go podMirror.Run(ctx)
+	go groups.Run(ctx)
 	go hpaMirror.Run(ctx)
 	go func() { _ = collector.Run(ctx) }()
-	return &adapter{provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: pods.NoGroups{}, Parser: parser}), collector, lister}
+	return &adapter{provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: groups, Parser: parser}), collector, groups, lister}
 }
 
-func (a *adapter) state(signal string, name types.NamespacedName) signals.State {
-	pod := a.pods.Get(name.Namespace, name.Name)
-	if pod == nil {
-		return signals.Unknown
+// state is that of a metric, as collected last: on the first pod, or on the Deployment.
+func (a *adapter) state(t *testing.T, m metric) signals.State {
+	t.Helper()
+	plan, err := signals.Prepare(signals.Query{Signal: m.signal})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return a.collector.Snapshot().Measure(signals.Query{Signal: signal}, pod).State
+	snapshot := a.collector.Snapshot()
+	if m.kind == podsAverage {
+		pod := a.pods.Get(namespace, podName(0))
+		if pod == nil {
+			return signals.Unknown
+		}
+		return snapshot.Measure(plan.Query, pod).State
+	}
+	members, err := a.groups.Members(pods.Object{GroupResource: deployments, Namespace: namespace, Name: app})
+	if err != nil {
+		t.Fatal(err)
+	}
+	members = slices.DeleteFunc(members, func(p *pods.Pod) bool { return !p.WasReady })
+	return snapshot.Merge(plan, members, make([]string, len(members))).State
 }
 
 // metricsClient is what the HPA controller asks: its own client, over a connection that carries
@@ -82,7 +103,7 @@ type metricsClient struct {
 // answer is one answer of the adapter.
 type answer struct {
 	at     time.Duration
-	values map[string]string // by pod
+	values map[string]string // by object
 	err    error
 }
 
@@ -122,7 +143,7 @@ func (c *metricsClient) NamespacedMetrics(ns string) customclient.MetricsInterfa
 }
 
 func (c *metricsClient) RootScopedMetrics() customclient.MetricsInterface {
-	panic("the HPAs here scale on pods, which are in a namespace")
+	panic("the HPAs here scale on what is in a namespace")
 }
 
 type namespaced struct {
@@ -159,10 +180,14 @@ func (c namespaced) GetForObjects(of schema.GroupKind, podSelector labels.Select
 }
 
 func info(of schema.GroupKind, metric string) library.CustomMetricInfo {
-	if of != (schema.GroupKind{Kind: "Pod"}) {
-		panic(fmt.Sprintf("the HPAs here scale on pods, not on %s", of))
+	resource, ok := map[schema.GroupKind]schema.GroupResource{
+		{Kind: "Pod"}:                       {Resource: "pods"},
+		{Group: "apps", Kind: "Deployment"}: deployments,
+	}[of]
+	if !ok {
+		panic(fmt.Sprintf("the HPAs here scale on pods and Deployments, not on %s", of))
 	}
-	return library.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "pods"}, Namespaced: true, Metric: metric}
+	return library.CustomMetricInfo{GroupResource: resource, Namespaced: true, Metric: metric}
 }
 
 // inURL is what becomes of a selector in a URL: no selector, which matches nothing in memory, is

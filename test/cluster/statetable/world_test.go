@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,8 @@ type scenario struct {
 	script func(moment) load
 	// sourceDown says when the source cannot be read; nil means never.
 	sourceDown func(at time.Duration) bool
+	// role is the role of a pod, by its ordinal; nil where each does all.
+	role func(pod int) string
 	// coldStart is how long a new pod takes to be Ready; half a minute if 0.
 	coldStart time.Duration
 	// lasts is how long all of it goes on.
@@ -69,7 +72,7 @@ type moment struct {
 type outcome struct {
 	changes []change // of the number of replicas, the first at 0
 	answers []answer
-	// sawState is the state of the metric on the first pod, as collected last.
+	// sawState is the state of the metric, as collected last.
 	sawState signals.State
 	active   *autoscalingv2.HorizontalPodAutoscalerCondition // ScalingActive
 }
@@ -112,6 +115,12 @@ func (o outcome) least(from, to time.Duration) int32 {
 	return n
 }
 
+// leastAfterMost is the lowest number of replicas since they were most.
+func (o outcome) leastAfterMost() int32 {
+	peak := slices.MaxFunc(o.changes, func(a, b change) int { return cmp.Compare(a.replicas, b.replicas) })
+	return o.least(peak.at, o.changes[len(o.changes)-1].at)
+}
+
 func (o outcome) end() int32 { return o.changes[len(o.changes)-1].replicas }
 
 // metric is one metric of an HPA.
@@ -119,6 +128,16 @@ type metric struct {
 	signal string
 	kind   kind
 	target string
+	// role is the one that the metric selector chooses; "" where there is no selector.
+	role string
+}
+
+func (m metric) String() string {
+	of := m.signal
+	if m.role != "" {
+		of += " with role=" + m.role
+	}
+	return fmt.Sprintf("%s %s of %s", m.kind, m.target, of)
 }
 
 type kind string
@@ -136,11 +155,14 @@ func (m metric) spec() autoscalingv2.MetricSpec {
 		target = autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: &quantity}
 	}
 	identifier := autoscalingv2.MetricIdentifier{Name: m.signal}
+	if m.role != "" {
+		identifier.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": m.role}}
+	}
 	if m.kind == podsAverage {
 		return autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{Metric: identifier, Target: target}}
 	}
 	return autoscalingv2.MetricSpec{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
-		DescribedObject: autoscalingv2.CrossVersionObjectReference{APIVersion: "v1", Kind: "Pod", Name: podName(0)},
+		DescribedObject: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: app},
 		Metric:          identifier, Target: target,
 	}}
 }
@@ -177,9 +199,13 @@ func (s scenario) run(t *testing.T) outcome {
 				Metrics:        []autoscalingv2.MetricSpec{s.metric.spec()},
 			},
 		}
+		deployment := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: namespace, UID: app},
+			Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		}
 		w := &world{
 			scenario: s,
-			client:   newClient(t, hpa),
+			client:   newClient(t, hpa, deployment),
 			source:   &scrapes{engines: map[string]*engine{}},
 			began:    time.Now().Add(warmUp),
 			wanted:   s.replicas,
@@ -200,7 +226,7 @@ func (s scenario) run(t *testing.T) outcome {
 		time.Sleep(time.Until(w.began.Add(s.lasts)))
 
 		o.changes, o.answers = w.changes, client.answers
-		o.sawState = a.state(s.metric.signal, types.NamespacedName{Namespace: namespace, Name: podName(0)})
+		o.sawState = a.state(t, s.metric)
 		got, err := w.client.AutoscalingV2().HorizontalPodAutoscalers(namespace).Get(ctx, hpaName, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -379,12 +405,15 @@ func (w *world) kubelet() []step {
 }
 
 func (w *world) newPod() *corev1.Pod {
-	name := podName(w.next)
+	name, labels := podName(w.next), map[string]string{"app": app}
+	if w.role != nil {
+		labels["llm-d.ai/role"] = w.role(w.next)
+	}
 	w.next++
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: namespace, UID: types.UID(name),
-			Labels: map[string]string{"app": app}, CreationTimestamp: metav1.Now(),
+			Labels: labels, CreationTimestamp: metav1.Now(),
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
