@@ -57,6 +57,33 @@ func TestNamesAreUnambiguous(t *testing.T) {
 	}
 }
 
+// What a mapping relies on is there, and it asks for nothing that is not done.
+func TestMappings(t *testing.T) {
+	for _, e := range engines {
+		for c, m := range e.series {
+			if second := m.second(); second != nil {
+				if m.kind == Histogram || second.kind != m.kind {
+					t.Errorf("%s %s: two of different kinds, or histograms, are combined", e.Name, c)
+				}
+				if len(m.within)+len(second.within) > 0 || !slices.Equal(m.part, second.part) {
+					t.Errorf("%s %s: two that are combined have other parts, or something within them", e.Name, c)
+				}
+			}
+			witnesses := m.zeroWith
+			if m.beside != "" {
+				witnesses = append(witnesses, m.beside)
+			} else if m.noneIsZero {
+				t.Errorf("%s %s: is 0 beside nothing", e.Name, c)
+			}
+			for _, w := range witnesses {
+				if wm, ok := e.series[w]; !ok || wm.beside != "" || wm.kind != Gauge {
+					t.Errorf("%s %s: %s does not say whether it is there", e.Name, c, w)
+				}
+			}
+		}
+	}
+}
+
 func TestCatalogue(t *testing.T) {
 	var names []string
 	for _, s := range Catalogue() {
@@ -68,7 +95,8 @@ func TestCatalogue(t *testing.T) {
 			t.Errorf("%s: unit %q, help %q: want a unit and a sentence", s.Name, s.Unit, s.Help)
 		}
 	}
-	for _, name := range []string{"vllm_queue_depth", "inference_queue_depth", "vllm_ttft_p99_seconds", "vllm_slo_miss_rate", "gpu_utilization"} {
+	for _, name := range []string{"vllm_queue_depth", "inference_queue_depth", "vllm_ttft_p99_seconds", "vllm_slo_miss_rate", "gpu_utilization",
+		"pool_queue_depth", "pool_held_requests", "pool_arrival_rate", "pool_saturation", "trtllm_queue_depth", "triton_queue_depth", "nim_queue_depth", "dynamo_queue_depth"} {
 		if !slices.Contains(names, name) {
 			t.Errorf("there is no %s", name)
 		}
@@ -113,6 +141,13 @@ func TestGroupOf(t *testing.T) {
 		{"no namespace", labels.FromStrings("__name__", "vllm:num_requests_waiting", "pod", "p"), "", false},
 		{"dcgm, labels renamed by the scraper", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "namespace", "gpu", "pod", "exporter", "exported_namespace", "b", "exported_pod", "q"), "b/q", true},
 		{"dcgm, labels honoured", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "namespace", "b", "pod", "q"), "b/q", true},
+		{"the endpoint picker, by inference_pool", labels.FromStrings("__name__", "llm_d_epp_flow_control_queue_size", "namespace", "a", "pod", "epp", "inference_pool", "q"), "inferencepools/a/q", true},
+		{"the endpoint picker, by name", labels.FromStrings("__name__", "inference_pool_ready_pods", "namespace", "a", "pod", "epp", "name", "q"), "inferencepools/a/q", true},
+		{"the endpoint picker, read through OpenTelemetry", labels.FromStrings("__name__", "llm_d_epp_ready_endpoints", "k8s_namespace_name", "a", "k8s_pod_name", "epp", "name", "q"), "inferencepools/a/q", true},
+		{"the endpoint picker, of no namespace", labels.FromStrings("__name__", "llm_d_epp_ready_endpoints", "name", "q"), "", false},
+		{"the endpoint picker's requests, of no pool", labels.FromStrings("__name__", "llm_d_epp_request_total", "namespace", "a", "pod", "epp", "model_name", "m"), "", false},
+		{"a name that may be NIM's", labels.FromStrings("__name__", "num_requests_running", "namespace", "a", "pod", "p", "model_name", "m"), "a/p", true},
+		{"and may not", labels.FromStrings("__name__", "num_requests_running", "namespace", "a", "pod", "p", "model_name", "m", "engine_type", "trtllm"), "", false},
 		{"not in the catalogue", labels.FromStrings("__name__", "vllm:x", "namespace", "a", "pod", "p"), "", false},
 	} {
 		if group, ok := GroupOf(tc.ls); group != tc.group || ok != tc.ok {
