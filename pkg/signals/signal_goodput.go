@@ -160,6 +160,9 @@ func (r *Replica) judge(p args) verdict {
 	}
 	if v.finished == 0 {
 		v.Measure = r.nothingFinished(e2e)
+		if v.HasValue {
+			v.Time = readAt(used...) // up to which all of them were compared
+		}
 		return v
 	}
 	if reason := r.resumed(e2e, counters...); reason != "" {
