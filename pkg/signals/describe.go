@@ -51,7 +51,7 @@ func Describe() []Description {
 		}
 		for _, e := range engines {
 			s := byName[e.Prefix+d.name]
-			if s == nil || s.definition != d {
+			if s == nil || s.definition != d || s.engine != e {
 				continue
 			}
 			o := Offer{Engine: e.Name, Metric: s.Name, Why: s.missing}
@@ -79,11 +79,20 @@ func preferred(e *Engine, cs []Canonical) []string {
 	var out []string
 	for _, c := range cs {
 		m := e.series[c]
-		for _, names := range append([][]string{m.names()}, m.also...) {
+		for _, names := range append([][]string{m.names()}, m.others()...) {
 			if !slices.Contains(out, names[0]) {
 				out = append(out, names[0])
 			}
 		}
+	}
+	return out
+}
+
+// others are the names of the series that this one is computed with.
+func (m mapping) others() [][]string {
+	out := slices.Clone(m.also)
+	if second := m.second(); second != nil {
+		out = append(out, second.names())
 	}
 	return out
 }
@@ -145,7 +154,8 @@ type Spelling struct {
 	Series Canonical
 	// Names are the exact names it may be stored under, the preferred one first.
 	Names []string
-	// Added are the names of further series that are added to it, where they are there.
+	// Added are the names of further series that are added to it, where they are there, or that it is
+	// divided or multiplied by, or less.
 	Added [][]string
 	// Why says why there is none.
 	Why string
@@ -157,7 +167,7 @@ func Spellings() []Spelling {
 	for _, e := range engines {
 		for _, c := range Canonicals() {
 			if m, ok := e.series[c]; ok {
-				out = append(out, Spelling{Engine: e.Name, Series: c, Names: m.names(), Added: m.also})
+				out = append(out, Spelling{Engine: e.Name, Series: c, Names: m.names(), Added: m.others()})
 			} else {
 				out = append(out, Spelling{Engine: e.Name, Series: c, Why: e.unsupported[c]})
 			}
