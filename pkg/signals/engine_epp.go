@@ -22,9 +22,9 @@ package signals
 //
 // Presence. A picker without flow control holds nothing back and has no series of it; with flow control
 // a series comes with the first request of a flow, and goes as the flow has been idle for long. So where
-// a picker tells how many replicas are ready and nothing of what it holds, it holds nothing. Not with a
-// pool that is empty, though, and a picker that refuses requests then instead of holding them (before
-// kubernetes-sigs/gateway-api-inference-extension#1952): then too it holds none, which is what the signal says.
+// a picker tells how many replicas are ready and nothing of what it holds, it holds nothing: also of a pool
+// that is empty (llm-d/llm-d#2492). A picker that refuses the requests of an empty pool instead of holding
+// them (before kubernetes-sigs/gateway-api-inference-extension#1952) never says that there are any.
 var epp = &Engine{
 	Name: "the endpoint picker",
 	series: map[Canonical]mapping{
