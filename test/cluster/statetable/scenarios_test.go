@@ -151,7 +151,7 @@ var stories = []story{
 		happens: "A limit. The three cannot be scraped and are busy; the fourth is idle, and its 0 is true. To the HPA the others are at their target, so one replica is too many, and five minutes later again one: with most pods unknown, an average over the others says little. Alert on replicas that are unknown.",
 		scenario: scenario{
 			replicas: 4, max: 10, metric: metric{signal: "vllm_queue_depth", kind: podsAverage, target: "5"}, lasts: 30 * time.Minute,
-			script: threeMissing,
+			script: threeMissing(load{}),
 		},
 		holds: []bound{{0, 8 * time.Minute, 4, 4}, {30 * time.Minute, 30 * time.Minute, 1, 1}},
 	},
@@ -170,10 +170,10 @@ var stories = []story{
 	},
 	{
 		name:    "Three of four pods missing, in the sum",
-		happens: "As above, where an average over pods scaled in: three are busy and cannot be scraped, the fourth is idle. A Deployment of which less than half is known has no value, and the HPA holds.",
+		happens: "As above, where an average over pods scaled in: three are busy and cannot be scraped, and the fourth has a single request in its queue. That says nothing of the others: a Deployment of which less than half is known has no value, and the HPA holds.",
 		scenario: scenario{
 			replicas: 4, max: 10, metric: metric{signal: "vllm_queue_depth", kind: objectAverage, target: "5"}, lasts: 30 * time.Minute,
-			script: threeMissing,
+			script: threeMissing(busy.times(0.2)),
 		},
 		holds: []bound{{0, 30 * time.Minute, 4, 4}},
 	},
@@ -361,18 +361,20 @@ func oneHung(m moment) load {
 	return busy.times(m.share)
 }
 
-// threeMissing is four busy pods, of which three cannot be scraped from three minutes on, and the first
-// is idle.
-func threeMissing(m moment) load {
-	l := busy.times(m.share)
-	switch {
-	case m.at < 3*time.Minute:
+// threeMissing is four busy pods, of which three cannot be scraped from three minutes on; then the
+// first has another load.
+func threeMissing(first load) func(moment) load {
+	return func(m moment) load {
+		l := busy.times(m.share)
+		switch {
+		case m.at < 3*time.Minute:
+			return l
+		case m.pod == 0:
+			return first
+		}
+		l.down = true
 		return l
-	case m.pod == 0:
-		return load{}
 	}
-	l.down = true
-	return l
 }
 
 // byTurns has every second pod prefill, and the others decode.
