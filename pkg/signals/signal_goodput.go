@@ -205,7 +205,7 @@ func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duratio
 			return bounds{}, fmt.Sprintf("%s has no finite bound: are buckets dropped on the way?", hists[o.canonical].name)
 		}
 		if o.canonical == TTFT && !r.engine.series[TTFT].atFinish {
-			missed, met, ok := r.firstTokensOf(joint, buckets, from, longest(all), o.limit)
+			missed, met, ok := r.firstTokensOf(joint, buckets, from, longest(all), o.limit, n)
 			if !ok {
 				return bounds{}, fmt.Sprintf("%s has not been read twice in the window of %s yet", hists[TTFT].name, w)
 			}
@@ -222,7 +222,9 @@ func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duratio
 		}
 		lower, upper := window.AtMost(h, o.limit.Seconds())
 		b.lower -= n - min(n, lower)
-		b.upper = min(b.upper, upper)
+		// Of those that it did not observe (outputs of one token; what finished before the engine was
+		// upgraded to a release that has it) any may have met the objective.
+		b.upper = min(b.upper, upper+max(0, n-count(h)))
 	}
 	b.lower = max(0, b.lower)
 	return b, ""
@@ -233,20 +235,23 @@ func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duratio
 // long is well before its finish: so misses are looked for over the window and the longest decode
 // before it. Where the samples do not reach back so far, or where it is less, whatever was in the
 // engine when the window began may have missed.
-func (r *Replica) firstTokensOf(joint string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration) (missed, met float64, ok bool) {
+func (r *Replica) firstTokensOf(joint string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration, finished float64) (missed, met float64, ok bool) {
 	h, _, ok := window.Increases(buckets, from)
 	if !ok {
 		return 0, 0, false
 	}
 	before := r.inEngineAt(joint, from)
 	lower, upper := window.AtMost(h, limit.Seconds())
-	missed, met = count(h)-lower+before, upper+before
+	// First tokens may be read for a shorter time than finishes: of the rest nothing is known.
+	unseen := max(0, finished-count(h)-before)
+	missed, met = count(h)-lower+before+unseen, upper+before+unseen
 
 	// Growth is seen from sample to sample, so what came after a time is counted from the sample before.
 	if long, ok := sampleBefore(buckets, from-decode.Milliseconds()); ok && decode > 0 {
 		if h, _, ok := window.Increases(buckets, long); ok {
 			lower, upper := window.AtMost(h, limit.Seconds())
-			missed, met = min(missed, count(h)-lower), min(met, upper)
+			unseen := max(0, finished-count(h))
+			missed, met = min(missed, count(h)-lower+unseen), min(met, upper+unseen)
 		}
 	}
 	return missed, met, true
