@@ -41,7 +41,8 @@ var rules = map[string]rule{
 	}},
 
 	"pkg/signals": {pure: true, imports: map[string]string{
-		"internal/window": "signals are computed from raw windows",
+		"internal/capacity": "demand_replicas is computed from what was learned",
+		"internal/window":   "signals are computed from raw windows",
 	}},
 	"pkg/provider": {
 		imports: map[string]string{
@@ -61,10 +62,11 @@ var rules = map[string]rule{
 		"internal/load":   "which serves what it draws",
 	}},
 	"internal/collect": {imports: map[string]string{
-		"internal/pods":   "samples are attributed to pods",
-		"internal/source": "a tick fetches from a source",
-		"internal/window": "a tick fills windows",
-		"pkg/signals":     "a tick evaluates the demanded signals",
+		"internal/capacity": "a tick learns what replicas can do",
+		"internal/pods":     "samples are attributed to pods",
+		"internal/source":   "a tick fetches from a source",
+		"internal/window":   "a tick fills windows",
+		"pkg/signals":       "a tick evaluates the demanded signals",
 	}},
 	"internal/engine": {pure: true},
 	"internal/kube": {imports: map[string]string{
@@ -88,6 +90,7 @@ var rules = map[string]rule{
 	"internal/source/scrape": {
 		imports: map[string]string{"internal/source": "implements it"},
 		tests: map[string]string{
+			"pkg/signals":                "no exposition may break the signals",
 			"internal/source/sourcetest": "is held to the contract",
 			"internal/window":            "the contract compares what a window holds",
 		},

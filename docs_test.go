@@ -34,50 +34,77 @@ func TestSignalsDoc(t *testing.T) {
 	}
 }
 
-func plansOf(s *signals.Signal) []*signals.Plan {
-	p, err := signals.Prepare(signals.Query{Signal: s.Name})
-	if err != nil {
-		panic(err) // it is in the catalogue
-	}
-	return []*signals.Plan{p}
-}
-
 func signalsDoc() []byte {
 	var out bytes.Buffer
-	out.WriteString(`# Signals
+	say := func(format string, args ...any) { fmt.Fprintf(&out, format, args...) }
+	say(`# Signals
 
 <!-- Generated from the catalogue in pkg/signals by make update-signals. -->
 
-Each signal is a metric of ` + "`custom.metrics.k8s.io`" + ` on pods, named as below. What it answers when there is
-nothing to say is told in [concepts.md](concepts.md): never a made-up zero.
+Each signal is a metric of ` + "`custom.metrics.k8s.io`" + `, on pods and on the objects that stand for groups of them. Its name is
+that of the engine and that of the signal, such as ` + "`vllm_queue_depth`" + `; with ` + "`inference_`" + ` before it, it is read of whatever
+engine a pod runs. What a state is, and why nothing here ever answers a made-up zero, is told in [concepts.md](concepts.md); what an
+HPA does with each answer is in [states.md](states.md).
 
-A series may be stored under several spellings. The first table names the first of them, the second one all: those are
-what a Prometheus server that drops series has to keep.
+Latencies are there with a quantile in their name too, such as ` + "`vllm_ttft_p99_seconds`" + `: p50, p90, p95 and p99.
+
+| signal | unit | under overload | as the target of an HPA |
+|---|---|---|---|
 `)
-	out.WriteString("\n| metric | unit | meaning | read from |\n|---|---|---|---|\n")
-	spellings := map[string][]string{} // by the first one
-	var order []string
-	for _, s := range signals.Catalogue() {
-		var from []string
-		for _, names := range signals.Names(plansOf(s)) {
-			from = append(from, "`"+names[0]+"`")
-			if spellings[names[0]] == nil {
-				spellings[names[0]] = names
-				order = append(order, names[0])
-			}
-		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", s.Name, s.Unit, s.Help, strings.Join(from, ", "))
+	all := signals.Describe()
+	for _, d := range all {
+		say("| [`%s`](#%s) | %s | %s | %s |\n", d.Name, d.Name, d.Unit, d.Overload, d.Target)
 	}
-	out.WriteString("\n## Spellings\n\n| series | also stored as |\n|---|---|\n")
-	for _, name := range order {
-		var others []string
-		for _, o := range spellings[name][1:] {
-			others = append(others, "`"+o+"`")
+	for _, d := range all {
+		say("\n## %s\n\n%s\n\n", d.Name, d.Help)
+		say("- **Unit**: %s.\n- **Computed as**: %s.\n- **A group of pods**: %s.\n", d.Unit, d.Formula, d.Group)
+		if d.Generic != "" {
+			say("- **For whatever engine a pod runs**: `%s`.\n", d.Generic)
 		}
-		if others == nil {
-			others = []string{"–"}
+		say("\n| state | answer |\n|---|---|\n")
+		for state := signals.Unknown; state <= signals.Stalled; state++ {
+			say("| %s | %s |\n", state, d.States[state])
 		}
-		fmt.Fprintf(&out, "| `%s` | %s |\n", name, strings.Join(others, ", "))
+		say("\n| metric | of | read from | and, for the state |\n|---|---|---|---|\n")
+		for _, o := range d.Offers {
+			if o.Why != "" {
+				say("| – | %s | not computable: %s | |\n", o.Engine, o.Why)
+				continue
+			}
+			say("| `%s` | %s | %s | %s |\n", o.Metric, o.Engine, code(o.Series), code(o.Sharpened))
+		}
+	}
+	say("\n## Spellings\n\nA series may be stored under several names. Where two of them are written at once, the first counts.\n" +
+		"A Prometheus server that drops series has to keep these.\n")
+	engine := ""
+	spellings := signals.Spellings()
+	for i, s := range spellings {
+		if s.Engine != engine {
+			engine = s.Engine
+			say("\n### %s\n\n| canonical series | names |\n|---|---|\n", engine)
+		}
+		if s.Why == "" {
+			say("| %s | %s |\n", s.Series, code(s.Names))
+		} else if next := i + 1; next == len(spellings) || spellings[next].Engine != engine || spellings[next].Why != s.Why {
+			say("| %s | none: %s |\n", strings.Join(alike(spellings[:next]), ", "), s.Why)
+		}
 	}
 	return out.Bytes()
+}
+
+// alike lists the last of the series that are missing for the same reason.
+func alike(spellings []signals.Spelling) []string {
+	last := spellings[len(spellings)-1]
+	var out []string
+	for i := len(spellings) - 1; i >= 0 && spellings[i].Engine == last.Engine && spellings[i].Why == last.Why; i-- {
+		out = append([]string{string(spellings[i].Series)}, out...)
+	}
+	return out
+}
+
+func code(names []string) string {
+	if len(names) == 0 {
+		return "–"
+	}
+	return "`" + strings.Join(names, "`, `") + "`"
 }

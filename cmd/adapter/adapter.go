@@ -72,6 +72,7 @@ func newAdapter(c *completed) (*adapter, error) {
 	objectives := slo.New(params.SLO, c.config.objectives, groups.Annotations)
 	collector, err := collect.New(collect.Config{
 		Source: src, Pods: lister, Params: params, SLO: objectives.Of, Windows: c.config.windows, Interval: c.collectInterval,
+		Role: func(p *pods.Pod) string { return pods.Role(p, c.config.roleLabels) },
 	})
 	if err != nil {
 		return nil, err

@@ -27,9 +27,9 @@ const (
 	// overlap is how far a fetch reaches back behind the one before it: a scrape becomes visible
 	// only when it is through, up to its timeout after the time it is stamped with.
 	overlap = 15 * time.Second
-	// minRetention is what is kept at the least: goodput looks for first tokens of requests that
-	// decode long.
-	minRetention = 5 * time.Minute
+	// minRetention is what is kept at the least: demand_replicas looks back so far, and a minute more
+	// covers its window at any phase of scrapes; goodput looks for first tokens of requests that decode long.
+	minRetention = signals.LoadWindow + time.Minute
 	// minSpacing keeps new demand from turning into a tick for every request.
 	minSpacing = time.Second
 )
@@ -42,6 +42,8 @@ type Config struct {
 	Params signals.Params
 	// SLO returns the objectives of a pod; nil for those of Params everywhere.
 	SLO func(*pods.Pod) signals.SLO
+	// Role returns whether a pod does prefill or decode, or "" for both; nil for both everywhere.
+	Role func(*pods.Pod) string
 	// Windows are those that queries may ask for, besides that of Params.
 	Windows []time.Duration
 	// Interval is the time between ticks; DefaultInterval when zero.
@@ -77,6 +79,7 @@ type Collector struct {
 	failed bool
 	// exporters are the pods that have had series of an engine, and what owns them.
 	exporters map[types.UID]bool
+	learning  *learning
 }
 
 // New returns a collector that has not ticked yet.
@@ -117,6 +120,7 @@ func New(c Config) (*Collector, error) {
 		store:     window.New(retention, c.Params.GroupOf),
 		known:     map[string]bool{},
 		exporters: map[types.UID]bool{},
+		learning:  newLearning(c.Role),
 	}
 	col.current.Store(&Snapshot{next: c.Interval, params: c.Params})
 	return col, nil
@@ -261,6 +265,10 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 	if len(plans) == 0 {
 		return snap
 	}
+	learning := learns(plans)
+	if learning {
+		c.learning.begin(func(uid types.UID) bool { return c.exporters[uid] })
+	}
 	c.pods.All(func(p *pods.Pod) {
 		if p.Gone {
 			return
@@ -283,7 +291,14 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		}
 		params := c.params
 		params.SLO = c.slo(p)
-		snap.results[p.NamespacedName] = measured{uid: p.UID, values: signals.Evaluate(plans, series, at, params)}
+		if learning {
+			params.Capacity = c.learning.of(p)
+		}
+		values := signals.Evaluate(plans, series, at, params)
+		if learning {
+			c.learning.watch(p, params.Capacity, values)
+		}
+		snap.results[p.NamespacedName] = measured{uid: p.UID, values: values}
 	})
 	c.exporters = snap.exporters
 	for key := range c.store.Groups() {

@@ -62,6 +62,7 @@ func TestConvert(t *testing.T) {
 			NamespacedName: types.NamespacedName{Namespace: "serving", Name: "p"},
 			UID:            "p-uid",
 			Labels:         labels.Set{"app": "vllm"},
+			Variant:        convert(pod("p", nil)).Variant,
 			Start:          start,
 		}
 		change(p)

@@ -46,6 +46,13 @@ const (
 	PrefixHits Canonical = "prefix_hits"
 	// Steps counts iterations of the engine.
 	Steps Canonical = "steps"
+	// PromptLengths is the histogram of the tokens of a prompt, observed at the finish.
+	PromptLengths Canonical = "prompt_lengths"
+	// OutputSum counts the output tokens of finished requests, and OutputCount those requests.
+	OutputSum   Canonical = "output_sum"
+	OutputCount Canonical = "output_count"
+	// ServedTime counts the seconds for which finished requests ran.
+	ServedTime Canonical = "served_time"
 )
 
 // The canonical series of GPUs.
@@ -77,8 +84,11 @@ const (
 var (
 	requestSeries = []Canonical{
 		Queue, QueueByReason, Running, KVUsed, KVCapacity, TTFT, TPOT, ITL, E2E, QueueTime, Arrived, Rejected, Finished,
-		Prompt, PromptComputed, Generated, Preemptions, PrefixQueries, PrefixHits, Steps,
+		Prompt, PromptComputed, Generated, Preemptions, PrefixQueries, PrefixHits, Steps, PromptLengths, OutputSum, OutputCount, ServedTime,
 	}
+	// demandSeries are those that demand_replicas alone reads.
+	demandSeries = []Canonical{PromptLengths, OutputSum, OutputCount, ServedTime}
+
 	gpuSeries  = []Canonical{GPUBusy, GPUEngine, GPUTensor, GPUMemory}
 	poolSeries = []Canonical{PoolHeld, PoolLeft, PoolQueue, PoolReady, PoolSaturation}
 )

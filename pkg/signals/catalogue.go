@@ -16,6 +16,7 @@ var definitions = slices.Concat(
 	goodputBounds(),
 	[]definition{arrivalRate, prefillBacklogSeconds, prefixCacheHitRatio},
 	[]definition{requestRate, promptTokensRate, generationTokensRate, preemptionRate},
+	[]definition{demandReplicas},
 	[]definition{gpuUtilization, gpuEngineActive, gpuTensorActive, gpuMemoryUsed},
 	[]definition{poolQueueDepth, poolHeldRequests, poolArrivalRate, poolSaturation},
 )

@@ -392,6 +392,11 @@ func because(reason string, cs ...Canonical) map[Canonical]string {
 	return out
 }
 
+// declinedDemand is for engines that demand_replicas has not been held against.
+func declinedDemand(name string) map[Canonical]string {
+	return because("what "+name+"'s work costs is not learned: demand_replicas has been held against vLLM only", demandSeries...)
+}
+
 // declinedByEngines is what no engine that serves requests exports.
 func declinedByEngines(name string) map[Canonical]string {
 	return declined(

@@ -31,6 +31,7 @@ var dynamo = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("Dynamo's frontend"),
+		declinedDemand("Dynamo's frontend"),
 		because("Dynamo's frontend does not say what requests wait for", QueueByReason),
 		because("Dynamo's frontend repeats the size of one worker's KV cache, and not what is used of it: ask for the workers' own signals", KVUsed, KVCapacity),
 		because("Dynamo's frontend has a histogram of the time between tokens only: ask for itl", TPOT),

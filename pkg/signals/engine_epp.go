@@ -60,6 +60,7 @@ var epp = &Engine{
 			"of a pool with flow control ask for pool_arrival_rate", Running, TTFT, TPOT, ITL, E2E, QueueTime, Arrived, Rejected, Finished, Prompt),
 		because("the endpoint picker repeats what the engines say of it: ask for theirs", KVUsed, KVCapacity, PrefixQueries, PrefixHits),
 		because("the endpoint picker does not see inside of the engines", PromptComputed, Generated, Preemptions, Steps),
+		declinedDemand("the endpoint picker"),
 		because("the endpoint picker sees no GPU", gpuSeries...),
 	),
 	pool:   true,

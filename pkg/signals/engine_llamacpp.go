@@ -18,6 +18,7 @@ var llamacpp = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("llama.cpp"),
+		declinedDemand("llama.cpp"),
 		because("llama.cpp exports no histograms", TTFT, TPOT, ITL, E2E, QueueTime),
 		because("llama.cpp counts the output tokens of a request when it has finished, and not as they are generated", Generated),
 		because("llama.cpp does not count requests", Arrived, Rejected, Finished),

@@ -24,6 +24,7 @@ var lmdeploy = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("LMDeploy"),
+		declinedDemand("LMDeploy"),
 		because("LMDeploy observes the time per output token with every output, and not once for each request: ask for itl", TPOT),
 		because("LMDeploy does not export how many tokens its KV cache holds", KVCapacity),
 		because("LMDeploy does not say what the requests in its queue wait for", QueueByReason),

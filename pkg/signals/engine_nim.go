@@ -22,6 +22,7 @@ var nim = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("NIM"),
+		declinedDemand("NIM"),
 		because("NIM does not say what its requests wait for", QueueByReason),
 		because("NIM does not say how large its KV cache is", KVCapacity),
 		because("NIM has a histogram of the time between outputs only: ask for itl", TPOT),

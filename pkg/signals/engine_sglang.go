@@ -61,6 +61,7 @@ var sglang = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("SGLang"),
+		declinedDemand("SGLang"),
 		because("SGLang observes the time between tokens once for each token, and not once for each request: ask for itl", TPOT),
 		because("SGLang does not say what the requests in its queue wait for", QueueByReason),
 		because("SGLang counts requests when they finish, and not when they arrive", Arrived),

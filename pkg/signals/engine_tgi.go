@@ -19,6 +19,7 @@ var tgi = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("TGI"),
+		declinedDemand("TGI"),
 		because("TGI does not observe the time to first token", TTFT),
 		because("TGI's mean time per token includes the prefill", TPOT),
 		because("TGI observes the time of its batches, and not that between the outputs of a request", ITL),

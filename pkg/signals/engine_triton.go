@@ -36,6 +36,7 @@ var triton = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("Triton"),
+		declinedDemand("Triton"),
 		because("Triton's TensorRT-LLM backend does not say what its requests wait for", QueueByReason),
 		because("Triton adds up the durations of requests, and has no histogram of them", E2E, QueueTime),
 		because("Triton does not measure the time between tokens", TPOT, ITL),

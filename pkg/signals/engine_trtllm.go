@@ -40,6 +40,7 @@ var trtllm = &Engine{
 	},
 	unsupported: declined(
 		declinedByEngines("TensorRT-LLM"),
+		declinedDemand("TensorRT-LLM"),
 		because("TensorRT-LLM does not say what its requests wait for", QueueByReason),
 		because("TensorRT-LLM has a histogram of the mean time per output token of a request only: ask for tpot", ITL),
 		because("TensorRT-LLM counts requests when they finish, and not when they arrive", Arrived),

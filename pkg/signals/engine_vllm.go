@@ -40,6 +40,11 @@ var vllm = &Engine{
 		PrefixHits:    {kind: Counter, spellings: vllmNames("prefix_cache_hits_total", "gpu_prefix_cache_hits_total")},
 		// A histogram in spite of its name: the tokens of each step.
 		Steps: {kind: Counter, spellings: vllmNames("iteration_tokens_total_count")},
+		// Its bounds are 1, 2 and 5 times the powers of ten, up to the longest that the model takes.
+		PromptLengths: {kind: Histogram, spellings: vllmNames("request_prompt_tokens")},
+		OutputSum:     {kind: Counter, spellings: vllmNames("request_generation_tokens_sum")},
+		OutputCount:   {kind: Counter, spellings: vllmNames("request_generation_tokens_count")},
+		ServedTime:    {kind: Counter, spellings: vllmNames("request_inference_time_seconds_sum")},
 	},
 	unsupported: declined(
 		declinedByEngines("vLLM"),

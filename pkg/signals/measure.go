@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/inference-metrics/adapter/internal/capacity"
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
@@ -23,6 +24,12 @@ type Measure struct {
 	// none says that fresh samples show nothing of what a ratio divides: it has no value by itself, and a
 	// group's is made of the others.
 	none bool
+	// load and capacity are what was asked of the replica, and what it can do; for demand_replicas, as are
+	// the objectives and what there is to learn of the minute before.
+	load        *capacity.Load
+	capacity    *Capacity
+	slo         SLO
+	observation *capacity.Observation
 	// foreign says that the pod runs another engine, or another model than was asked for: it has nothing
 	// of the signal to report.
 	foreign bool

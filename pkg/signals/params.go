@@ -17,6 +17,8 @@ type Params struct {
 	SLO SLO
 	// Full is what saturation is relative to.
 	Full Full
+	// Capacity is what is known of how much a replica can do; nil when nothing is.
+	Capacity *Capacity
 	// PodLabels are pairs of labels by which series name their pod. They are believed before those
 	// that are built in.
 	PodLabels []PodLabels

@@ -69,7 +69,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
 			other := p.runs(series, at, (*Engine).serves)
-			out[i].foreign = other != nil && other != e
+			out[i].foreign = other != nil && (other != e || len(r.unlike) > 0 && r.down == "")
 		}
 	}
 	return out
