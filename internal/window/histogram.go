@@ -38,8 +38,7 @@ func Increases(buckets []BucketSeries, from int64) (hist []Bucket, span time.Dur
 			in = append(in, BucketSeries{LE: b.LE, Samples: samples})
 		}
 	}
-	slices.SortStableFunc(in, func(a, b BucketSeries) int { return cmp.Compare(a.LE, b.LE) })
-	in = mergeEqual(in)
+	in = oneEach(in)
 
 	if len(in) == 0 || !math.IsInf(in[len(in)-1].LE, 1) {
 		return nil, 0, false
@@ -66,6 +65,13 @@ func Increases(buckets []BucketSeries, from int64) (hist []Bucket, span time.Dur
 		return nil, 0, false
 	}
 	return hist, time.Duration(all[len(all)-1].T-all[0].T) * time.Millisecond, true
+}
+
+// oneEach returns a histogram with one series for each bound, ascending.
+func oneEach(h []BucketSeries) []BucketSeries {
+	h = slices.Clone(h)
+	slices.SortStableFunc(h, func(a, b BucketSeries) int { return cmp.Compare(a.LE, b.LE) })
+	return mergeEqual(h)
 }
 
 // mergeEqual makes one bucket of neighbours with the same LE. It reuses in.
@@ -98,19 +104,18 @@ func merge(a, b []Sample) []Sample {
 	return append(append(out, a...), b...)
 }
 
-// Sum adds histograms of one target that count different events. Each of them may begin with its first
+// Sum adds histograms of one target that count different events; of series with an equal bound in one of
+// them it makes one. Each of them may begin with its first
 // event: before, it counted 0, and so it does again after a restart of the target. Where one has no
 // sample otherwise, its newest one stands.
 func Sum(hists [][]BucketSeries) []BucketSeries {
 	if len(hists) == 1 {
-		return hists[0]
+		return oneEach(hists[0])
 	}
 	var bounds []float64
 	var times, resets []int64
 	for i, h := range hists {
-		h = slices.Clone(h)
-		slices.SortStableFunc(h, func(a, b BucketSeries) int { return cmp.Compare(a.LE, b.LE) })
-		h = mergeEqual(h)
+		h = oneEach(h)
 		hists[i] = h
 		resets = append(resets, restarts(h)...)
 		for _, b := range h {
