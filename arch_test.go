@@ -40,10 +40,16 @@ var rules = map[string]rule{
 		"pkg/signals": "docs/signals.md is compared with the catalogue",
 	}},
 
-	"pkg/signals": {pure: true, imports: map[string]string{
-		"internal/capacity": "demand_replicas is computed from what was learned",
-		"internal/window":   "signals are computed from raw windows",
-	}},
+	"pkg/signals": {
+		pure: true,
+		imports: map[string]string{
+			"internal/capacity": "demand_replicas is computed from what was learned",
+			"internal/window":   "signals are computed from raw windows",
+		},
+		tests: map[string]string{
+			"internal/engine": "modelled engines know the truth",
+		},
+	},
 	"pkg/provider": {
 		imports: map[string]string{
 			"internal/collect": "answers come from its snapshots",
