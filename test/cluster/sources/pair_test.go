@@ -82,7 +82,7 @@ func TestPair(t *testing.T) {
 
 	w.load(t, 0)
 	w.drained(t)
-	w.front.awaitPods(t, 6, "a0", here)
+	w.front.awaitPods(t, 3, "a0", here)
 	a.stop()
 	b.stop()
 	a.holds(t)
@@ -143,9 +143,16 @@ func (w *world) sameGrowth(t *testing.T, r *recording, first, last map[string]fl
 	compared := 0
 	for id, samples := range counters {
 		slices.SortStableFunc(samples, func(a, b window.Sample) int { return int(a.T - b.T) })
-		// Two servers whose clocks differ would make a counter step back: only one may be listened to.
-		if most := 5 + 5*(samples[len(samples)-1].T-samples[0].T)/interval.Milliseconds()/4; int64(len(samples)) > most {
-			t.Errorf("%d samples of %s, want %d at most: those of a pair are mixed", len(samples), id, most)
+		// Two servers whose clocks differ would make a counter step back: only one may be listened to. At a
+		// change from one to the other a gap is shorter than the interval.
+		close := 0
+		for i := 1; i < len(samples); i++ {
+			if samples[i].T-samples[i-1].T < interval.Milliseconds()*3/4 {
+				close++
+			}
+		}
+		if close > 5 {
+			t.Errorf("%d of %d samples of %s come soon after another: those of a pair are mixed", close, len(samples), id)
 		}
 		grown, ok := window.Increase(samples)
 		if want := last[id] - first[id]; !ok || grown != want {
@@ -195,7 +202,7 @@ func (w *watcher) run(t *testing.T, src source.Source) {
 			var partial *source.PartialError
 			if err == nil || errors.As(err, &partial) {
 				store.Hold(now.UnixMilli())
-				w.tick(evaluate(t, store, w.pod, now, span), err)
+				w.tick(evaluate(t, store, w.pod, now, short), err)
 			} else {
 				w.tick(nil, err)
 			}
@@ -237,7 +244,7 @@ func (w *watcher) holds(t *testing.T) {
 	if len(w.lost) > 0 {
 		t.Errorf("%d answers were lost in %d ticks, first:\n%s", len(w.lost), w.ticks, strings.Join(w.lost[:min(8, len(w.lost))], "\n"))
 	}
-	if w.ticks < 20 {
+	if w.ticks < 10 {
 		t.Errorf("%d ticks; this is no test", w.ticks)
 	}
 	w.holding = false

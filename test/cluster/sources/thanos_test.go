@@ -103,7 +103,7 @@ func TestThanos(t *testing.T) {
 
 	w.load(t, 0)
 	w.drained(t)
-	w.front.awaitPods(t, 6, "pair-1", one)
+	w.front.awaitPods(t, 3, "pair-1", one)
 	a.stop()
 	b.stop()
 	for _, s := range a.all() {
