@@ -63,18 +63,25 @@ func (r *Replica) arrivals() Measure {
 	}
 	var total float64
 	var alive [][]window.Sample // what shows that the engine is: first tokens, and changes of the queue
-	for _, p := range ttft.parts {
-		queued := queue.joint(p.joint)
+	for _, joint := range ttft.joints() {
+		first, queued := ttft.joint(joint), queue.joint(joint)
 		if len(queued) == 0 && !queue.absent {
 			return unknown(fmt.Sprintf("%s is missing for a part of the replica", queue.name))
 		}
-		until := p.newest
+		from, until := first[0].newest-ttft.window.Milliseconds(), first[0].newest
 		for _, q := range queued {
 			until = min(until, q.newest)
 			alive = append(alive, q.series...)
 		}
-		alive = append(alive, countOf(p.buckets))
-		came, ok := r.arrivalsOf(p.joint, queue, between(countOf(p.buckets), p.newest-ttft.window.Milliseconds(), until))
+		for _, p := range first[1:] {
+			until = min(until, p.newest)
+		}
+		var firsts [][]window.Sample
+		for _, p := range first {
+			firsts = append(firsts, between(countOf(p.buckets), from, until))
+			alive = append(alive, countOf(p.buckets))
+		}
+		came, ok := r.arrivalsOf(joint, queue, firsts)
 		if !ok {
 			return unknown(ttft.tooFew())
 		}
@@ -118,18 +125,23 @@ func (r *Replica) arrivals() Measure {
 	return out
 }
 
-// arrivalsOf is a lower bound on the arrivals per second in a part, over the samples of its count of
+// arrivalsOf is a lower bound on the arrivals per second in a part, over the samples of its counts of
 // first tokens.
-func (r *Replica) arrivalsOf(joint string, queue *stat, firsts []window.Sample) (perSecond float64, ok bool) {
-	tokens, ok := window.Increase(firsts)
-	if !ok {
-		return 0, false
+func (r *Replica) arrivalsOf(joint string, queue *stat, firsts [][]window.Sample) (perSecond float64, ok bool) {
+	var tokens float64
+	for _, samples := range firsts {
+		d, ok := window.Increase(samples)
+		if !ok {
+			return 0, false
+		}
+		tokens += d
 	}
-	from, until := firsts[0].T, firsts[len(firsts)-1].T
-	queued := queue.risenBy(joint, firsts)
+	counter := firsts[0]
+	from, until := counter[0].T, counter[len(counter)-1].T
+	queued := queue.risenBy(joint, counter)
 	var known float64 // without a look at first tokens
 	if running, reason := r.get(Running); reason == "" {
-		known = running.risenBy(joint, firsts)
+		known = running.risenBy(joint, counter)
 	}
 	if finished, reason := r.get(Finished); reason == "" {
 		for _, p := range finished.joint(joint) {
@@ -140,7 +152,7 @@ func (r *Replica) arrivalsOf(joint string, queue *stat, firsts []window.Sample) 
 			}
 		}
 	}
-	return max(0, max(tokens, known)+queued) / seconds(firsts), true
+	return max(0, max(tokens, known)+queued) / seconds(counter), true
 }
 
 // risenBy is how much the gauges of some parts are higher at the last of the samples of a counter than at

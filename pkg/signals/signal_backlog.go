@@ -74,7 +74,7 @@ func evalPrefillBacklog(r *Replica, _ args) Measure {
 	out.LowerBound = true
 	out.Time = readAt(ttft, prompt, queue)
 	out.Window = prompt.window
-	return out.with(levels[0] / float64(len(prompt.parts)) * tokens / count(firsts) * busy / done)
+	return out.with(levels[0] / float64(len(prompt.joints())) * tokens / count(firsts) * busy / done)
 }
 
 // unlearned answers what cannot be estimated of a replica in which requests wait.
@@ -89,15 +89,23 @@ func (r *Replica) unlearned(out Measure, reason string) Measure {
 // learned is how many seconds the parts of a replica were busy with a queue, over how many scrapes the
 // longest such stretch went, and how many tokens were prefilled in them.
 func learned(prompt, queue *stat) (busy float64, reads int, tokens float64) {
-	for _, p := range prompt.parts {
-		for _, counter := range p.series {
-			for _, stretch := range stretches(counter, queue.joint(p.joint)) {
-				for len(stretch) > 1 && stretch[len(stretch)-1].V == stretch[len(stretch)-2].V {
-					stretch = stretch[:len(stretch)-1]
-				}
-				if d, ok := window.Increase(stretch); ok && d > 0 {
-					busy += seconds(stretch)
-					reads = max(reads, len(stretch)-1)
+	for _, joint := range prompt.joints() {
+		var counters [][]window.Sample
+		for _, p := range prompt.joint(joint) {
+			counters = append(counters, p.series...)
+		}
+		for _, stretch := range stretches(counters[0], queue.joint(joint)) {
+			from, last := stretch[0].T, int64(0)
+			for _, c := range counters {
+				last = max(last, lastGrowth(between(c, from, stretch[len(stretch)-1].T)))
+			}
+			if stretch = between(stretch, from, last); len(stretch) < 2 {
+				continue
+			}
+			busy += seconds(stretch)
+			reads = max(reads, len(stretch)-1)
+			for _, c := range counters {
+				if d, ok := window.Increase(between(c, from, last)); ok {
 					tokens += d
 				}
 			}
