@@ -28,19 +28,21 @@ type latency struct {
 	hidden func(*Replica, *stat, work) string
 	// seen names what is observed, and event what comes while there is progress, in messages.
 	seen, event string
-	roles       roles
+	// top is the highest bound of the shortest layout that an engine has ever had, in seconds.
+	top   float64
+	roles roles
 }
 
 var latencies = []latency{
 	{
-		name: "ttft", canonical: TTFT, help: "Time to first token", observed: "the first token", seen: "first token", event: "first token",
+		name: "ttft", top: 10, canonical: TTFT, help: "Time to first token", observed: "the first token", seen: "first token", event: "first token",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
 		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutFirstToken(st), 0 },
 		hidden:  func(r *Replica, _ *stat, w work) string { return r.unheard(w) },
 	},
 	{
-		name: "queue_time", canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", seen: "finished request", event: "request from the queue",
+		name: "queue_time", top: 30, canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", seen: "finished request", event: "request from the queue",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
 		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutScheduling(st), 0 },
@@ -52,7 +54,7 @@ var latencies = []latency{
 		},
 	},
 	{
-		name: "tpot", canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", seen: "finished request", event: "token",
+		name: "tpot", top: 2.5, canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", seen: "finished request", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
 		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
@@ -64,7 +66,7 @@ var latencies = []latency{
 		},
 	},
 	{
-		name: "itl", canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", seen: "second output", event: "token",
+		name: "itl", top: 2.5, canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", seen: "second output", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
 		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
@@ -76,7 +78,7 @@ var latencies = []latency{
 		},
 	},
 	{
-		name: "e2e_latency", canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", seen: "finish", event: "finish",
+		name: "e2e_latency", top: 60, canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", seen: "finish", event: "finish",
 		overload: "rises without limit", roles: decodeRole,
 		waits:   func(w work) bool { return w.waiting > 0 || w.running > 0 },
 		without: (*Replica).withoutFinish,
@@ -141,7 +143,7 @@ func (l latency) eval(r *Replica, p args) Measure {
 		out.Value, out.LowerBound, out.Resolution = q.Value, q.LowerBound, q.Resolution
 		// Above the highest bound the quantile is that bound at the least. Where buckets are dropped on
 		// the way that may be far too low.
-		if q.LowerBound && out.Value < stallCap.Seconds() {
+		if q.LowerBound && out.Value < min(l.top, stallCap.Seconds()) {
 			return unknown(fmt.Sprintf("it is above %g s, the highest finite bound there is of %s: are buckets dropped on the way?", out.Value, st.name))
 		}
 	} else if w.unknown != "" {
