@@ -134,7 +134,7 @@ func (w *world) sameGrowth(t *testing.T, r *recording, first, last map[string]fl
 	// A bound may be spelled in two ways, by one of a pair each: the two are one counter.
 	counters := map[string][]window.Sample{}
 	for _, s := range r.all() {
-		name := s.labels.Get(labels.MetricName)
+		name := s.labels.Get("__name__")
 		if strings.HasSuffix(name, "_total") || strings.HasSuffix(name, "_bucket") {
 			id := identity(labels.NewBuilder(s.labels).Del("cluster").Labels())
 			counters[id] = append(counters[id], s.samples...)

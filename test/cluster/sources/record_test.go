@@ -136,7 +136,7 @@ func parse(t *testing.T, text string) map[string]float64 {
 			t.Fatalf("%q: %v", line, err)
 		}
 		name, rest, labelled := strings.Cut(line[:i], "{")
-		b := labels.NewBuilder(labels.FromStrings(labels.MetricName, name))
+		b := labels.NewBuilder(labels.FromStrings("__name__", name))
 		for labelled && rest != "}" {
 			key, after, ok := strings.Cut(rest, `="`)
 			end := strings.IndexByte(after, '"') // the engines here escape nothing

@@ -197,7 +197,7 @@ func (p *play) testSamples(t *testing.T) {
 		}
 		counted := map[string]int{}
 		for _, s := range r.all() {
-			pod, name, id := s.labels.Get("pod"), s.labels.Get(labels.MetricName), identity(s.labels)
+			pod, name, id := s.labels.Get("pod"), s.labels.Get("__name__"), identity(s.labels)
 			if name == "up" {
 				continue
 			}
@@ -283,7 +283,7 @@ func (p *play) testLabels(t *testing.T) {
 		spellings := map[string]map[string]bool{}
 		for _, s := range r.all() {
 			pod := s.labels.Get("pod")
-			if s.labels.Get(labels.MetricName) == "up" {
+			if s.labels.Get("__name__") == "up" {
 				continue
 			}
 			if s.labels.Get("namespace") != "default" {
@@ -329,7 +329,7 @@ func (p *play) testIncreases(t *testing.T) {
 	for _, r := range p.recordings {
 		all[r.name] = map[key]float64{}
 		for _, s := range r.all() {
-			name := s.labels.Get(labels.MetricName)
+			name := s.labels.Get("__name__")
 			if !strings.HasPrefix(name, "vllm") || !counts(name) {
 				continue
 			}
