@@ -74,6 +74,10 @@ var rules = map[string]rule{
 		"internal/window":   "a tick fills windows",
 		"pkg/signals":       "a tick evaluates the demanded signals",
 	}},
+	"internal/config": {imports: map[string]string{
+		"internal/slo": "objectives are of some pods",
+		"pkg/signals":  "most of it is parameters of signals",
+	}, tests: map[string]string{"internal/pods": "objectives are looked up for a pod"}},
 	"internal/engine": {pure: true},
 	"internal/kube": {imports: map[string]string{
 		"internal/pods": "an informer's objects are trimmed to it",
@@ -109,6 +113,7 @@ var rules = map[string]rule{
 
 	"cmd/adapter": {imports: map[string]string{
 		"internal/collect":           "wires it",
+		"internal/config":            "wires it",
 		"internal/kube":              "wires it",
 		"internal/pods":              "static targets are pods without Kubernetes",
 		"internal/query":             "wires it",

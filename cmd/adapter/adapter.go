@@ -61,30 +61,30 @@ func newAdapter(c *completed) (*adapter, error) {
 		}
 		var podMirror *kube.Mirror
 		podMirror, lister = kube.NewPods(client)
-		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, c.config.kinds)
+		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, c.config.Kinds)
 		groups = workloads
 		mirrors = append(mirrors, podMirror, workloads)
 		if c.external {
 			a.feeds = append(a.feeds, func(ctx context.Context) error { checkExternalOwner(ctx, dynamicClient); return nil })
 		}
 	}
-	params := c.config.params
-	objectives := slo.New(params.SLO, c.config.objectives, groups.Annotations)
+	params := c.config.Params
+	objectives := slo.New(params.SLO, c.config.Objectives, groups.Annotations)
 	collector, err := collect.New(collect.Config{
-		Source: src, Pods: lister, Params: params, SLO: objectives.Of, Windows: c.config.windows, Interval: c.collectInterval,
-		Role: func(p *pods.Pod) string { return pods.Role(p, c.config.roleLabels) },
+		Source: src, Pods: lister, Params: params, SLO: objectives.Of, Windows: c.config.Windows, Interval: c.collectInterval,
+		Role: func(p *pods.Pod) string { return pods.Role(p, c.config.RoleLabels) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.feeds = append(a.feeds, collector.Run)
 	a.metrics = append(collector.Collectors(), objectives)
-	parser := query.Parser{Window: params.Window, Windows: c.config.windows}
+	parser := query.Parser{Window: params.Window, Windows: c.config.Windows}
 	if !c.standalone {
 		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { collector.SetStanding(plansOf(parser, named)) }))
 	}
 	served := provider.New(provider.Config{
-		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.roleLabels, External: c.external,
+		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.RoleLabels, External: c.external,
 	})
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func newAdapter(c *completed) (*adapter, error) {
 		}
 	}
 
-	for _, w := range c.config.warnings() {
+	for _, w := range c.config.Warnings() {
 		klog.Background().Info("Objective lies off the edges of an engine's buckets", "config", w)
 	}
 	if c.standalone {

@@ -19,6 +19,8 @@ import (
 	serveroptions "sigs.k8s.io/custom-metrics-apiserver/pkg/cmd/options"
 
 	"github.com/inference-metrics/adapter/internal/collect"
+	"github.com/inference-metrics/adapter/internal/config"
+	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
 )
 
@@ -225,7 +227,7 @@ func (o *options) parseMatchers() ([]*promlabels.Matcher, error) {
 // completed is what the adapter is wired from: the options, and what they point to.
 type completed struct {
 	*options
-	config   config
+	config   config.Config
 	targets  []target
 	pods     []podLabels
 	matchers []*promlabels.Matcher
@@ -235,11 +237,11 @@ type completed struct {
 
 // complete reads what valid options point to, and settles what depends on other options.
 func (o *options) complete() (*completed, error) {
-	c := &completed{options: o, config: defaultConfig(), client: &rest.Config{}}
+	c := &completed{options: o, config: config.Default(kube.DefaultKinds()), client: &rest.Config{}}
 	var err error
 	if o.configFile != "" {
-		if c.config, err = readConfig(o.configFile); err != nil {
-			return nil, err
+		if c.config, err = config.Read(o.configFile, kube.DefaultKinds()); err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
 		}
 	}
 	if c.targets, c.pods, err = o.parseTargets(); err != nil {

@@ -73,8 +73,8 @@ func TestBadFlags(t *testing.T) {
 			"--target: two targets of pod default/vllm-0 give it other labels"}},
 		{"one engine twice", "--standalone " + vllm0 + " " + vllm0, []string{
 			"target default/vllm-0: two targets on 127.0.0.1:8000: their series could not be told apart"}},
-		{"config", "--standalone " + vllm0 + " --config=testdata/bad/out-of-bounds.yaml", []string{
-			"--config testdata/bad/out-of-bounds.yaml: window: 1s is outside 10s to 10m0s",
+		{"config", "--standalone " + vllm0 + " --config=../../internal/config/testdata/bad/out-of-bounds.yaml", []string{
+			"--config: ../../internal/config/testdata/bad/out-of-bounds.yaml: window: 1s is outside 10s to 10m0s",
 			"slo.ttft: -1s is negative; leave it out for no objective"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

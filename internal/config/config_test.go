@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -16,16 +16,21 @@ import (
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
+// kinds are as many of the adapter's own as there are cases.
+var kinds = []schema.GroupResource{
+	{Group: "apps", Resource: "deployments"}, {Group: "apps", Resource: "statefulsets"},
+	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}, {Resource: "services"}, {Resource: "namespaces"},
+}
+
 // with returns the default configuration, changed.
-func with(change func(*config)) config {
-	c := defaultConfig()
+func with(change func(*Config)) Config {
+	c := Default(kinds)
 	change(&c)
 	return c
 }
 
 // comparable makes configurations comparable: a selector is what it says.
 var comparable = cmp.Options{
-	cmp.AllowUnexported(config{}),
 	cmp.Transformer("text", func(s labels.Selector) string {
 		if s == nil {
 			return ""
@@ -36,38 +41,38 @@ var comparable = cmp.Options{
 
 func TestGoodConfigs(t *testing.T) {
 	app := func(text string) labels.Selector { return selectorOf(t, text) }
-	want := map[string]config{
-		"empty.yaml":  defaultConfig(),
-		"window.yaml": with(func(c *config) { c.params.Window = 30 * time.Second }),
-		"objectives.yaml": with(func(c *config) {
-			c.params.Window, c.params.SLO = 2*time.Minute, signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}
+	want := map[string]Config{
+		"empty.yaml":  Default(kinds),
+		"window.yaml": with(func(c *Config) { c.Params.Window = 30 * time.Second }),
+		"objectives.yaml": with(func(c *Config) {
+			c.Params.Window, c.Params.SLO = 2*time.Minute, signals.SLO{TTFT: time.Second, TPOT: 75 * time.Millisecond}
 		}),
-		"one-objective.yaml": with(func(c *config) { c.params.SLO = signals.SLO{E2E: 30 * time.Second} }),
-		"windows.yaml": with(func(c *config) {
-			c.windows, c.params.Full = []time.Duration{5 * time.Minute, 2 * time.Minute}, signals.Full{Queue: 5, KV: 0.9}
+		"one-objective.yaml": with(func(c *Config) { c.Params.SLO = signals.SLO{E2E: 30 * time.Second} }),
+		"windows.yaml": with(func(c *Config) {
+			c.Windows, c.Params.Full = []time.Duration{5 * time.Minute, 2 * time.Minute}, signals.Full{Queue: 5, KV: 0.9}
 		}),
-		"kinds.yaml": with(func(c *config) {
-			c.kinds = []schema.GroupResource{{Group: "apps", Resource: "deployments"}, {Group: "argoproj.io", Resource: "rollouts"}, {Resource: "services"}}
-			c.roleLabels = []string{"example.com/role"}
-			c.params.PodLabels = []signals.PodLabels{{Namespace: "kube_namespace", Pod: "kube_pod"}}
+		"kinds.yaml": with(func(c *Config) {
+			c.Kinds = []schema.GroupResource{{Group: "apps", Resource: "deployments"}, {Group: "argoproj.io", Resource: "rollouts"}, {Resource: "services"}}
+			c.RoleLabels = []string{"example.com/role"}
+			c.Params.PodLabels = []signals.PodLabels{{Namespace: "kube_namespace", Pod: "kube_pod"}}
 		}),
-		"no-kinds.yaml": with(func(c *config) { c.kinds = nil }),
-		"objectives-of-pods.yaml": with(func(c *config) {
-			c.objectives = []slo.Rule{
+		"no-kinds.yaml": with(func(c *Config) { c.Kinds = nil }),
+		"objectives-of-pods.yaml": with(func(c *Config) {
+			c.Objectives = []slo.Rule{
 				{Namespace: "chat", Selector: app("app=vllm,tier in (gold,silver)"), SLO: signals.SLO{TTFT: 500 * time.Millisecond}},
 				{Selector: app("app=vllm,tier"), SLO: signals.SLO{E2E: 30 * time.Second}},
 				{SLO: signals.SLO{TPOT: 50 * time.Millisecond}},
 			}
 		}),
 	}
-	for _, file := range fixtures(t, "good", len(want)) {
-		got, err := readConfig(file)
+	for _, name := range fixtures(t, "good", len(want)) {
+		got, err := Read(name, kinds)
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		if diff := cmp.Diff(want[filepath.Base(file)], got, comparable); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", file, diff)
+		if diff := cmp.Diff(want[filepath.Base(name)], got, comparable); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
@@ -84,8 +89,8 @@ func selectorOf(t *testing.T, text string) labels.Selector {
 const (
 	allFields = "there are window, windows, slo.ttft, slo.tpot, slo.e2e, saturation.queue, saturation.kv, objectives[].namespace, objectives[].selector, " +
 		"objectives[].slo.ttft, objectives[].slo.tpot, objectives[].slo.e2e, kinds, roleLabels, podLabels[].namespace, podLabels[].pod"
-	builtIn = "is no kind with pods: write PLURAL.GROUP, without a version; built in are deployments.apps, statefulsets.apps, replicasets.apps, " +
-		"leaderworkersets.leaderworkerset.x-k8s.io, services, inferencepools.inference.networking.k8s.io, inferencepools.inference.networking.x-k8s.io, namespaces, replicationcontrollers"
+	builtIn = "is no kind with pods: write PLURAL.GROUP, without a version; built in are deployments.apps, statefulsets.apps, " +
+		"leaderworkersets.leaderworkerset.x-k8s.io, services, namespaces, replicationcontrollers"
 )
 
 func TestBadConfigs(t *testing.T) {
@@ -134,67 +139,67 @@ func TestBadConfigs(t *testing.T) {
 		"labels.yaml": `roleLabels[0]: "llm d/role": prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')` + "\n" +
 			`podLabels[0].namespace: "" is no name of a label: give both, as the series have them`,
 	}
-	for _, file := range fixtures(t, "bad", len(want)) {
-		_, err := readConfig(file)
+	for _, name := range fixtures(t, "bad", len(want)) {
+		_, err := Read(name, kinds)
 		if err == nil {
-			t.Errorf("%s was read", file)
+			t.Errorf("%s was read", name)
 			continue
 		}
-		got, found := strings.CutPrefix(err.Error(), "--config "+file+": ")
-		if diff := cmp.Diff(want[filepath.Base(file)], got); !found || diff != "" {
-			t.Errorf("%s (-want +got):\n%s", file, diff)
+		got, found := strings.CutPrefix(err.Error(), name+": ")
+		if diff := cmp.Diff(want[filepath.Base(name)], got); !found || diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, err := readConfig("/dev/zero"); err == nil || err.Error() != "--config: /dev/zero is larger than 1 MiB" {
+	if _, err := Read("/dev/zero", kinds); err == nil || err.Error() != "/dev/zero is larger than 1 MiB" {
 		t.Errorf("a file without end: %v", err)
 	}
-	if _, err := readConfig("testdata/none.yaml"); err == nil || !strings.Contains(err.Error(), "--config: open testdata/none.yaml") {
+	if _, err := Read("testdata/none.yaml", kinds); err == nil || !strings.Contains(err.Error(), "open testdata/none.yaml") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
 
 func TestConfigWarnings(t *testing.T) {
-	c, err := parseConfig([]byte("objectives: [{namespace: chat, slo: {ttft: 2500ms}}, {slo: {ttft: 3s}}]"))
+	c, err := parse([]byte("objectives: [{namespace: chat, slo: {ttft: 2500ms}}, {slo: {ttft: 3s}}]"), kinds)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = "objectives[1].slo.ttft: 3s lies between the bucket edges 2.5s and 5s of vLLM: goodput counts the requests within 2.5s"
 	found := false
-	for _, w := range c.warnings() {
+	for _, w := range c.Warnings() {
 		found = found || w == want
 		if strings.HasPrefix(w, "objectives[0]") && strings.Contains(w, "vLLM") {
 			t.Errorf("warned of an edge: %s", w)
 		}
 	}
 	if !found {
-		t.Errorf("warned %q, want %q among them", c.warnings(), want)
+		t.Errorf("warned %q, want %q among them", c.Warnings(), want)
 	}
 }
 
 // The example shows every field, the document tells of each, and what we ship can be read.
 func TestDocumentedConfig(t *testing.T) {
 	const example, document = "../../docs/configuration.example.yaml", "../../docs/configuration.md"
-	c, err := readConfig(example)
+	c, err := Read(example, kinds)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.windows) == 0 || len(c.objectives) == 0 || len(c.kinds) == 0 || len(c.roleLabels) == 0 || len(c.params.PodLabels) == 0 {
+	if len(c.Windows) == 0 || len(c.Objectives) == 0 || len(c.Kinds) == 0 || len(c.RoleLabels) == 0 || len(c.Params.PodLabels) == 0 {
 		t.Errorf("%s leaves fields out: %+v", example, c)
 	}
-	if w := c.warnings(); len(w) > 0 && strings.Contains(strings.Join(w, "\n"), "of vLLM") {
+	if w := c.Warnings(); len(w) > 0 && strings.Contains(strings.Join(w, "\n"), "of vLLM") {
 		t.Errorf("%s has objectives off vLLM's edges: %q", example, w)
 	}
-	if c, err = readConfig("../../deploy/manifests/base/config.yaml"); err != nil {
+	if c, err = Read("../../deploy/manifests/base/config.yaml", kinds); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(defaultConfig(), c, comparable); diff != "" {
+	if diff := cmp.Diff(Default(kinds), c, comparable); diff != "" {
 		t.Errorf("what we deploy is not the default (-default +deployed):\n%s", diff)
 	}
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range fields(reflect.TypeFor[configFile](), "") {
+	for _, f := range fields(reflect.TypeFor[file](), "") {
 		if !strings.Contains(string(text), "`"+f+"`") {
 			t.Errorf("%s does not tell of %s", document, f)
 		}

@@ -1,4 +1,6 @@
-package main
+// Package config reads the configuration file of the adapter, strictly: what is not understood is an error
+// that names the field.
+package config
 
 import (
 	"bufio"
@@ -22,27 +24,30 @@ import (
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
-// config is what the file of --config comes to.
-type config struct {
-	params signals.Params
-	// windows are those that may be asked for besides that of params.
-	windows    []time.Duration
-	objectives []slo.Rule
-	kinds      []schema.GroupResource
-	roleLabels []string
+// Config is what a file comes to.
+type Config struct {
+	Params signals.Params
+	// Windows are those that may be asked for besides that of Params.
+	Windows []time.Duration
+	// Objectives are those of some pods; the first that matches holds.
+	Objectives []slo.Rule
+	// Kinds are the kinds of object that are served, besides pods.
+	Kinds []schema.GroupResource
+	// RoleLabels are labels of pods that tell their role, besides the well-known ones.
+	RoleLabels []string
 }
 
-func defaultConfig() config {
-	return config{params: signals.DefaultParams(), kinds: kube.DefaultKinds()}
+// Default returns the configuration without a file; kinds are those that are served then.
+func Default(kinds []schema.GroupResource) Config {
+	return Config{Params: signals.DefaultParams(), Kinds: slices.Clone(kinds)}
 }
 
-// configFile is the file of --config. docs/configuration.md describes its fields.
-type configFile struct {
+// file is the file as written. docs/configuration.md describes its fields.
+type file struct {
 	Window     *duration   `json:"window"`
 	Windows    []duration  `json:"windows"`
 	SLO        *objectives `json:"slo"`
@@ -103,57 +108,57 @@ func (s selector) parse() (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&object)
 }
 
-// readConfig reads the file of --config.
-func readConfig(name string) (config, error) {
+// Read reads a file; kinds are the kinds of object that are served where it names none.
+func Read(name string, kinds []schema.GroupResource) (Config, error) {
 	text, err := readSmall(name)
 	if err != nil {
-		return config{}, fmt.Errorf("--config: %w", err)
+		return Config{}, err
 	}
-	c, err := parseConfig(text)
+	c, err := parse(text, kinds)
 	if err != nil {
-		return config{}, fmt.Errorf("--config %s: %w", name, err)
+		return Config{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return c, nil
 }
 
-// parseConfig reads the text of a configuration. A field that is not in it keeps its default; an slo that
-// is there is all there is: an objective that it leaves out does not exist.
-func parseConfig(text []byte) (config, error) {
-	c := defaultConfig()
+// parse reads the text of a file. A field that is not in it keeps its default; an slo that is there is all
+// there is: an objective that it leaves out does not exist.
+func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
+	c := Default(kinds)
 	if err := oneDocument(text); err != nil {
-		return config{}, err
+		return Config{}, err
 	}
-	var f configFile
+	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
-		return config{}, explained(err)
+		return Config{}, explained(err)
 	}
 
 	var faults faults
-	faults.duration("window", f.Window, &c.params.Window)
+	faults.duration("window", f.Window, &c.Params.Window)
 	if f.SLO != nil {
-		c.params.SLO = faults.slo("slo", f.SLO)
+		c.Params.SLO = faults.slo("slo", f.SLO)
 	}
 	if s := f.Saturation; s != nil {
 		if s.Queue != nil {
-			c.params.Full.Queue = *s.Queue
+			c.Params.Full.Queue = *s.Queue
 		}
 		if s.KV != nil {
-			c.params.Full.KV = *s.KV
+			c.Params.Full.KV = *s.KV
 		}
 	}
 	for i, w := range f.Windows {
 		field := fmt.Sprintf("windows[%d]", i)
-		d := c.params.Window // in the place of what cannot be read
+		d := c.Params.Window // in the place of what cannot be read
 		if !faults.duration(field, &w, &d) {
 			continue
 		}
 		switch {
 		case d < signals.MinWindow || d > signals.MaxWindow:
 			faults.add(field, "%s is outside %s to %s", d, signals.MinWindow, signals.MaxWindow)
-		case d == c.params.Window || slices.Contains(c.windows, d):
+		case d == c.Params.Window || slices.Contains(c.Windows, d):
 			faults.add(field, "%s is there already", d)
 		default:
-			c.windows = append(c.windows, d)
+			c.Windows = append(c.Windows, d)
 		}
 	}
 	for i, o := range f.Objectives {
@@ -182,38 +187,38 @@ func parseConfig(text []byte) (config, error) {
 				faults.errs = append(faults.errs, fmt.Errorf("%s.%w", field, err))
 			}
 		}
-		c.objectives = append(c.objectives, r)
+		c.Objectives = append(c.Objectives, r)
 	}
 	if f.Kinds != nil {
-		c.kinds = nil
+		c.Kinds = nil
 		for i, text := range *f.Kinds {
 			field := fmt.Sprintf("kinds[%d]", i)
 			kind := schema.ParseGroupResource(text)
-			if why := kindFault(kind); why != "" {
+			if why := kindFault(kind, kinds); why != "" {
 				faults.add(field, "%q %s", text, why)
-			} else if slices.Contains(c.kinds, kind) {
+			} else if slices.Contains(c.Kinds, kind) {
 				faults.add(field, "%s is there already", text)
 			}
-			c.kinds = append(c.kinds, kind)
+			c.Kinds = append(c.Kinds, kind)
 		}
 	}
 	for i, l := range f.RoleLabels {
 		faults.invalid(fmt.Sprintf("roleLabels[%d]", i), l, validation.IsQualifiedName(l))
 	}
-	c.roleLabels = f.RoleLabels
+	c.RoleLabels = f.RoleLabels
 	for i, p := range f.PodLabels {
 		for _, l := range []struct{ field, name string }{{"namespace", p.Namespace}, {"pod", p.Pod}} {
 			if !model.LabelName(l.name).IsValid() {
 				faults.add(fmt.Sprintf("podLabels[%d].%s", i, l.field), "%q is no name of a label: give both, as the series have them", l.name)
 			}
 		}
-		c.params.PodLabels = append(c.params.PodLabels, signals.PodLabels(p))
+		c.Params.PodLabels = append(c.Params.PodLabels, signals.PodLabels(p))
 	}
 	if len(faults.errs) == 0 {
-		faults.errs = apart(c.params.Validate())
+		faults.errs = apart(c.Params.Validate())
 	}
 	if err := errors.Join(faults.errs...); err != nil {
-		return config{}, err
+		return Config{}, err
 	}
 	return c, nil
 }
@@ -225,10 +230,10 @@ func ofRule(r slo.Rule) signals.Params {
 	return p
 }
 
-// warnings says which objectives lie off the edges of an engine's buckets.
-func (c config) warnings() []string {
-	out := c.params.Warnings()
-	for i, r := range c.objectives {
+// Warnings says which objectives lie off the edges of an engine's buckets.
+func (c Config) Warnings() []string {
+	out := c.Params.Warnings()
+	for i, r := range c.Objectives {
 		for _, w := range ofRule(r).Warnings() {
 			out = append(out, fmt.Sprintf("objectives[%d].%s", i, w))
 		}
@@ -236,11 +241,10 @@ func (c config) warnings() []string {
 	return out
 }
 
-// kindFault says why an entry of kinds is none; "" when it is one. Any kind with a scale subresource may
+// kindFault says why an entry of the field kinds is none; "" when it is one. Any kind with a scale subresource may
 // be meant, but misspelt ones are told where that can be.
-func kindFault(kind schema.GroupResource) string {
-	known := kube.DefaultKinds()
-	known = append(known, schema.GroupResource{Resource: "replicationcontrollers"})
+func kindFault(kind schema.GroupResource, kinds []schema.GroupResource) string {
+	known := append(slices.Clone(kinds), schema.GroupResource{Resource: "replicationcontrollers"})
 	ofGroup := func(k schema.GroupResource) bool { return k.Group == kind.Group }
 	version, _, _ := strings.Cut(kind.Group, ".")
 	switch {
@@ -351,7 +355,7 @@ func explained(err error) error {
 		return fmt.Errorf("%s: this cannot be of type %s", cmp.Or(wrong.Field, "the whole file"), wrong.Value)
 	}
 	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		all := fields(reflect.TypeFor[configFile](), "")
+		all := fields(reflect.TypeFor[file](), "")
 		return fmt.Errorf("unknown field %s: there are %s", field, strings.Join(all, ", "))
 	}
 	return err
