@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/prometheus/model/labels"
-
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
 	"github.com/inference-metrics/adapter/internal/source/scrape"
