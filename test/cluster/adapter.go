@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -175,3 +176,34 @@ func (c *Cluster) Available(ctx context.Context) error {
 
 // AdapterCA is the certificate of the authority that the adapters' certificates are issued by.
 func (c *Cluster) AdapterCA() []byte { return c.servingCA.pem }
+
+// Call is a request of an adapter to the Kubernetes API.
+type Call struct {
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	// ObjectRef is nil where no resource is asked for.
+	ObjectRef *struct {
+		Resource string `json:"resource"`
+	} `json:"objectRef"`
+}
+
+// AdapterCalls returns what all adapters have asked of the Kubernetes API, in the order in which it
+// was answered.
+func (c *Cluster) AdapterCalls() ([]Call, error) {
+	text, err := os.ReadFile(c.path("audit.log"))
+	if err != nil {
+		return nil, fmt.Errorf("reading what the adapters asked: %w", err)
+	}
+	var all []Call
+	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it is being written
+		}
+		var call Call
+		if err := json.Unmarshal(line, &call); err != nil {
+			return nil, fmt.Errorf("reading what the adapters asked: %w", err)
+		}
+		all = append(all, call)
+	}
+	return all, nil
+}
