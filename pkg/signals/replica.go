@@ -41,6 +41,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		where  string
 	}
 	replicas := map[key]*Replica{}
+	var whatever *Engine // that the pod runs, once it is asked for
 	out := make([]Measure, len(plans))
 	for i, pl := range plans {
 		if at.Truncated {
@@ -49,7 +50,10 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		}
 		e := pl.signal.engine
 		if e == nil {
-			if e = p.engineOf(series, at, (*Engine).generic); e == nil {
+			if whatever == nil {
+				whatever = p.engineOf(series, at, (*Engine).generic)
+			}
+			if e = whatever; e == nil {
 				out[i] = unknown("the source has no sample of an engine in this pod")
 				out[i].foreign = p.runs(series, at, (*Engine).serves) != nil
 				continue
