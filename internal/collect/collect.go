@@ -215,35 +215,42 @@ func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
 	}
 	began := time.Now()
 	var errs []error
-	get := func(names []string, lookback time.Duration) {
+	get := func(names []string, lookback time.Duration) (arrived bool) {
 		if len(names) == 0 {
-			return
+			return true
 		}
 		now, err := c.source.Fetch(ctx, names, min(lookback, c.retention), c.store)
+		var partial *source.PartialError
 		if err != nil {
 			errs = append(errs, err)
-			return
+			if !errors.As(err, &partial) {
+				return false
+			}
 		}
 		c.offset = time.Until(now)
 		for _, n := range names {
-			c.known[n] = true
+			// The past of a name that could not be read is asked for until it comes, and of no other.
+			c.known[n] = partial == nil || !slices.Contains(partial.Names, n)
 		}
+		return true
 	}
-	get(known, began.Sub(c.synced)+overlap)
-	get(fresh, c.retention)
-	if len(errs) == 0 {
+	if get(known, began.Sub(c.synced)+overlap) {
 		c.synced = began
-		c.forget(known, fresh)
 	}
+	get(fresh, c.retention)
+	c.forget(known, fresh)
 	return errors.Join(errs...)
 }
 
 // forget drops names that are no longer demanded: they will have a hole when they are again.
 func (c *Collector) forget(demanded ...[]string) {
-	clear(c.known)
+	known := map[string]bool{}
 	for _, n := range slices.Concat(demanded...) {
-		c.known[n] = true
+		if c.known[n] {
+			known[n] = true
+		}
 	}
+	c.known = known
 }
 
 // evaluate measures every pod that can have values, and every pool. err is what the fetch before it met.

@@ -322,6 +322,41 @@ func TestSourceAnswersInPart(t *testing.T) {
 	})
 }
 
+// A name that fails for ever is asked for over its whole past at every tick, and no other is.
+func TestOneNameFails(t *testing.T) {
+	const bad = "vllm:num_requests_running"
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7), gauge(bad, "a", 1)}}
+	pod := func() []*pods.Pod { return []*pods.Pod{readyPod("a", time.Hour)} }
+	inBubble(t, src, pod, func(c *Collector) {
+		c.SetStanding(plans("vllm_queue_depth"))
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		src.change(func() {
+			src.err, src.part = &source.PartialError{Names: []string{bad}, Err: errors.New("422")}, true
+		})
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		src.change(func() { src.fetches = nil })
+		time.Sleep(3 * DefaultInterval)
+		synctest.Wait()
+		for _, f := range src.fetched() {
+			long, has := f.lookback > time.Minute, slices.Contains(f.names, bad)
+			if long != has || long && len(f.names) != 1 {
+				t.Errorf("asked for %s of %v", f.lookback, f.names)
+			}
+		}
+		if len(src.fetched()) != 6 {
+			t.Errorf("%d fetches in three ticks, want two for each", len(src.fetched()))
+		}
+		src.change(func() { src.err, src.part, src.fetches = nil, false, nil })
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		if all := src.fetched(); len(all) == 0 || len(all[len(all)-1].names) < 3 || all[len(all)-1].lookback > time.Minute {
+			t.Errorf("after it is read again: %v", all)
+		}
+	})
+}
+
 // A source that hangs must not leave its last answer standing.
 func TestStuckCollectionAges(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}

@@ -14,20 +14,25 @@ import (
 // goroutine that ticks.
 type learning struct {
 	learner capacity.Learner
-	// last is the end of the newest window that was learned of a pod: windows must not overlap.
-	last map[types.UID]time.Time
-	// starts are how long pods of a variant took to be Ready, the longest of them.
-	starts map[string]time.Duration
+	pods    map[types.UID]seen
 	// known holds what is known of each variant in the tick at hand.
 	known map[string]*signals.Capacity
 	role  func(*pods.Pod) string
+}
+
+// seen is what is kept of a pod.
+type seen struct {
+	// until is the end of the newest window that was learned of it: windows must not overlap.
+	until time.Time
+	// start is how long it took to be Ready; 0 when unknown.
+	start time.Duration
 }
 
 func newLearning(role func(*pods.Pod) string) *learning {
 	if role == nil {
 		role = func(*pods.Pod) string { return "" }
 	}
-	return &learning{last: map[types.UID]time.Time{}, starts: map[string]time.Duration{}, known: map[string]*signals.Capacity{}, role: role}
+	return &learning{pods: map[types.UID]seen{}, known: map[string]*signals.Capacity{}, role: role}
 }
 
 // learns reports whether one of the plans needs to know what replicas can do.
@@ -46,12 +51,13 @@ const (
 	mostDrain  = 15 * time.Minute
 )
 
-// begin starts a tick: models are made anew, and pods that have gone are forgotten.
+// begin starts a tick: models are made anew, and pods that have gone are forgotten. What has been learned
+// of their variant is not, as it will come back.
 func (l *learning) begin(there func(types.UID) bool) {
 	clear(l.known)
-	for uid := range l.last {
+	for uid := range l.pods {
 		if !there(uid) {
-			delete(l.last, uid)
+			delete(l.pods, uid)
 		}
 	}
 }
@@ -63,21 +69,25 @@ func (l *learning) of(p *pods.Pod) *signals.Capacity {
 	}
 	role := l.role(p)
 	name := role + "/" + p.Variant
-	if took := p.ReadySince.Sub(p.Start); p.Ready && !p.Start.IsZero() && took <= mostDrain {
-		l.starts[name] = max(l.starts[name], took)
-	}
 	c := l.known[name]
 	if c == nil {
 		c = &signals.Capacity{
-			Variant: name, Seats: p.Seats, BatchTokens: p.BatchTokens,
-			Drain: max(leastDrain, l.starts[name]),
-			Role:  map[string]capacity.Role{pods.RolePrefill: capacity.Prefill, pods.RoleDecode: capacity.Decode}[role],
+			Variant: name, Seats: p.Seats, BatchTokens: p.BatchTokens, Drain: leastDrain,
+			Role: map[string]capacity.Role{pods.RolePrefill: capacity.Prefill, pods.RoleDecode: capacity.Decode}[role],
 		}
 		var err error
 		if c.Model, err = l.learner.Model(name); err != nil {
 			c.Missing = err.Error()
 		}
 		l.known[name] = c
+	}
+	s := l.pods[p.UID]
+	if took := p.ReadySince.Sub(p.Start); p.Ready && !p.Start.IsZero() && (s.start == 0 || took < s.start) {
+		s.start = took // a pod that is Ready again took no longer at first
+		l.pods[p.UID] = s
+	}
+	if s.start <= mostDrain {
+		c.Drain = max(c.Drain, s.start) // the longest of the variant's pods
 	}
 	return c
 }
@@ -87,9 +97,11 @@ func (l *learning) watch(p *pods.Pod, c *signals.Capacity, measures []signals.Me
 	if c == nil {
 		return
 	}
+	s := l.pods[p.UID]
 	for _, m := range measures {
-		if o, ok := m.Observation(); ok && o.At.Sub(l.last[p.UID]) >= o.Span {
-			l.last[p.UID] = o.At
+		if o, ok := m.Observation(); ok && o.At.Sub(s.until) >= o.Span {
+			s.until = o.At
+			l.pods[p.UID] = s
 			l.learner.Observe(c.Variant, o)
 		}
 	}
