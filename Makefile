@@ -70,8 +70,8 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	@grep -rl --include '*_test.go' '^func Fuzz' cmd internal pkg | while read -r file; do \
 	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r target; do \
 	    echo "$$target in $$(dirname "$$file")"; \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" </dev/null; \
-	  done; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" </dev/null || exit 1; \
+	  done || exit 1; \
 	done
 
 # In CI: enough to see that each of them runs, and to find what is near the seeds. A number of runs, as a
