@@ -26,7 +26,7 @@ type Measure struct {
 	none bool
 	// load and capacity are what was asked of the replica, and what it can do; for demand_replicas, as are
 	// the objectives and what there is to learn of the minute before.
-	load        *capacity.Load
+	load        *demandLoad
 	capacity    *Capacity
 	slo         SLO
 	observation *capacity.Observation
