@@ -170,7 +170,7 @@ func (c *client) eventually(want, metric, selector string) {
 // A person with two engines and no cluster.
 func TestStandalone(t *testing.T) {
 	prefill, decode := newEngine(t, 0), newEngine(t, 7)
-	c := start(t, "--standalone", "--scrape-interval=100ms", "--collect-interval=100ms",
+	c := start(t, "--standalone", "--external-metrics", "--scrape-interval=100ms", "--collect-interval=100ms",
 		"--target=default/vllm-0{app=vllm,role=prefill}="+prefill.URL+"/metrics",
 		"--target=default/vllm-1{app=vllm,role=decode}="+decode.URL+"/metrics",
 		"--target=other/vllm-2{app=vllm}="+decode.URL+"/metrics")
@@ -195,6 +195,11 @@ func TestStandalone(t *testing.T) {
 	// The load moves, and so does the answer.
 	decode.queue.Store(41)
 	c.eventually("vllm-0=0 vllm-1=41", "vllm_queue_depth", "app=vllm")
+
+	// An external metric is of all pods of its namespace.
+	if _, body := c.get("/apis/external.metrics.k8s.io/v1beta1/namespaces/default/vllm_queue_depth"); !strings.Contains(body, `"value":"41"`) {
+		t.Errorf("the queue of the namespace is %s, want 41", body)
+	}
 
 	// An engine dies. Its pod has no value then: neither the last one, nor zero.
 	decode.Close()

@@ -148,7 +148,7 @@ func (o *options) validate() error {
 		}
 	}
 
-	if !model.LabelName(o.prometheusReplicaLabel).IsValid() {
+	if !model.UTF8Validation.IsValidLabelName(o.prometheusReplicaLabel) {
 		fault("prometheus-replica-label", "%q is no name of a label", o.prometheusReplicaLabel)
 	}
 	if o.prometheusURL == "" {

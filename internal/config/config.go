@@ -208,7 +208,7 @@ func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
 	c.RoleLabels = f.RoleLabels
 	for i, p := range f.PodLabels {
 		for _, l := range []struct{ field, name string }{{"namespace", p.Namespace}, {"pod", p.Pod}} {
-			if !model.LabelName(l.name).IsValid() {
+			if !model.UTF8Validation.IsValidLabelName(l.name) {
 				faults.add(fmt.Sprintf("podLabels[%d].%s", i, l.field), "%q is no name of a label: give both, as the series have them", l.name)
 			}
 		}
