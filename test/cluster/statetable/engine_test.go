@@ -156,6 +156,9 @@ func (s *scrapes) scrape(pod string, l load) {
 	count("vllm:generation_tokens_total", l.tokens)
 	count("vllm:num_preemptions_total", l.preempted)
 	count("vllm:request_success_total", l.rate, "finished_reason", "stop")
+	count("vllm:iteration_tokens_total_count", l.tokens/max(1, l.running)) // each step gives each request a token
+	count("vllm:request_generation_tokens_count", l.rate)
+	count("vllm:request_generation_tokens_sum", l.rate*outputTokens)
 	histogram("vllm:time_to_first_token_seconds", l.rate, l.ttft, "0.5", "1.0", "2.5", "5.0", "7.5", "10.0")
 	histogram("vllm:request_queue_time_seconds", l.rate, l.ttft*0.8, "0.5", "1.0", "2.0", "2.5", "5.0", "10.0")
 	histogram("vllm:request_time_per_output_token_seconds", l.rate, l.tpot, "0.01", "0.025", "0.05", "0.1", "0.2")

@@ -415,6 +415,7 @@ func (w *world) newPod() *corev1.Pod {
 			Name: name, Namespace: namespace, UID: types.UID(name),
 			Labels: labels, CreationTimestamp: metav1.Now(),
 		},
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Image: "vllm/vllm-openai", Args: []string{"--model=llama"}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 }
