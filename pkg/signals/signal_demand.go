@@ -117,7 +117,7 @@ func demandOf(l demandLoad, c Capacity, slo SLO) Measure {
 		out.Reason += fmt.Sprintf("; not looked at: %v", d.Without)
 	}
 	if d.Replicas == 0 {
-		out.State = Idle
+		out.State, out.Reason = Idle, ""
 	}
 	return out
 }
@@ -143,7 +143,9 @@ func demandOfAll(known []Member, expected int, a args) Result {
 			return d.Result
 		}
 		out.Value += d.Value
-		said = append(said, d.Reason)
+		if d.Reason != "" {
+			said = append(said, d.Reason)
+		}
 	}
 	out.Reason = strings.Join(said, "; and of another variant ")
 	out.Value *= float64(expected) / float64(len(known))

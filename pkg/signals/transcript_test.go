@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/inference-metrics/adapter/internal/capacity"
 	"github.com/inference-metrics/adapter/internal/window"
 )
 
@@ -28,6 +29,9 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the answers in testdata/*.txt
 //	load 5s                                   the samples of the series below are 5 s apart, from 0 s on
 //	    vllm:x{pod="p"} 0 1x3                 namespace "ns", pod "p" and instance "p:8000" unless given
 //	params window=30s ttft=2.5s               other parameters than the defaults
+//	capacity variant=a pods=p,q step=0.02 prompt=0.0001 token=0.0005 context=0.01 seats=64 drain=3m
+//	                                          what is known of the pods' capacity; of all without pods=
+//	capacity missing variant=b pods=r         not learned yet; of a variant without a name, not known at all
 //	at 60s [pod=p] [start=0s] [ready=10s]     the answers at 60 s; what Kubernetes knows of the pod
 //	at 60s partial                            the source answers in part
 //	at 60s behind=30s                         the source's clock is behind that of what writes to it
@@ -68,6 +72,7 @@ type transcript struct {
 	loaded   []sample
 	store    *window.Store // with what has been loaded up to the instant
 	params   Params
+	capacity map[string]*Capacity // by pod, and of all others under ""
 	interval time.Duration
 	mode     string
 	pod      string
@@ -89,6 +94,7 @@ func newTranscript(t *testing.T) *transcript {
 func (tr *transcript) clear() {
 	tr.loaded = nil
 	tr.params = DefaultParams()
+	tr.capacity = map[string]*Capacity{}
 }
 
 func (tr *transcript) run(text string) string {
@@ -156,6 +162,26 @@ func (tr *transcript) directive(fields []string) (err error) {
 		}
 		if args["ttft"]+args["tpot"]+args["e2e"] != "" {
 			tr.params.SLO = SLO{TTFT: duration("ttft"), TPOT: duration("tpot"), E2E: duration("e2e")}
+		}
+	case "capacity":
+		c := &Capacity{Variant: args["variant"], Drain: duration("drain"), Role: capacity.Role(slices.Index([]string{"", Prefill, Decode}, args["role"]))}
+		c.Model.TokensPerStep = 1
+		for k, to := range map[string]*float64{
+			"step": &c.Model.Step, "prompt": &c.Model.Prompt, "token": &c.Model.Token, "context": &c.Model.Context, "seats": &c.Seats, "batch": &c.BatchTokens,
+		} {
+			if args[k] != "" {
+				if *to, err = strconv.ParseFloat(args[k], 64); err != nil {
+					return err
+				}
+			}
+		}
+		if _, missing := args["missing"]; missing {
+			c.Missing = "12 busy windows have been seen, 30 are needed"
+		}
+		for _, pod := range strings.Split(args["pods"], ",") {
+			if tr.capacity[pod] = c; c.Variant == "" {
+				tr.capacity[pod] = nil
+			}
 		}
 	case "at":
 		var d time.Duration
@@ -264,7 +290,9 @@ func (tr *transcript) measure(plan *Plan, pod string) Measure {
 	if plan.Signal().OfPool() {
 		key = PoolKey("ns", pod)
 	}
-	return Evaluate([]*Plan{plan}, tr.store.Group(key), at, tr.params)[0]
+	params := tr.params
+	params.Capacity = cmp.Or(tr.capacity[pod], tr.capacity[""])
+	return Evaluate([]*Plan{plan}, tr.store.Group(key), at, params)[0]
 }
 
 func written(r Result) string {
