@@ -282,10 +282,13 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		}
 		key := signals.GroupKey(p.Namespace, p.Name)
 		series := c.store.Group(key)
-		if len(series) == 0 && !c.exporters[p.UID] && (p.Owner == "" || !c.exporters[p.Owner]) {
+		known := c.exporters[p.UID] || p.Owner != "" && c.exporters[p.Owner]
+		if len(series) == 0 && !known {
 			return // most pods of a cluster are no engines
 		}
-		snap.exporters[p.UID], snap.exporters[p.Owner] = true, true
+		if known || c.params.Serves(series) { // others have a GPU, and no requests
+			snap.exporters[p.UID], snap.exporters[p.Owner] = true, true
+		}
 		if !p.WasReady {
 			return
 		}
@@ -305,13 +308,13 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		if learning {
 			c.learning.watch(p, params.Capacity, values)
 		}
-		snap.results[p.NamespacedName] = measured{uid: p.UID, values: values}
+		snap.results[p.NamespacedName] = measured{uid: p.UID, serves: snap.exporters[p.UID], values: values}
 	})
 	c.exporters = snap.exporters
 	for key := range c.store.Groups() {
 		if namespace, pool, ok := signals.PoolOf(key); ok {
 			at := c.instant(key, pool, now, err)
-			snap.pools[types.NamespacedName{Namespace: namespace, Name: pool}] = measured{values: signals.Evaluate(plans, c.store.Group(key), at, c.params)}
+			snap.pools[types.NamespacedName{Namespace: namespace, Name: pool}] = measured{serves: true, values: signals.Evaluate(plans, c.store.Group(key), at, c.params)}
 		}
 	}
 	return snap

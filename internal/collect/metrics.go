@@ -76,7 +76,9 @@ func (m *metrics) observe(snap *Snapshot, plans []*signals.Plan, took time.Durat
 	for _, of := range []map[types.NamespacedName]measured{snap.results, snap.pools} {
 		for _, r := range of {
 			for i, v := range r.values {
-				counts[i][v.State]++
+				if r.serves || v.State != signals.Unknown {
+					counts[i][v.State]++
+				}
 			}
 		}
 	}

@@ -34,6 +34,7 @@ type Snapshot struct {
 // measured is what was measured of one pod or pool.
 type measured struct {
 	uid    types.UID
+	serves bool // it serves requests, and is not a pod that has a GPU only
 	values []signals.Measure
 }
 

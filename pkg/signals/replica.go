@@ -41,7 +41,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		where  string
 	}
 	replicas := map[key]*Replica{}
-	var whatever *Engine // that the pod runs, once it is asked for
+	own := p.sorted(series, at)
 	out := make([]Measure, len(plans))
 	for i, pl := range plans {
 		if at.Truncated {
@@ -50,12 +50,9 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		}
 		e := pl.signal.engine
 		if e == nil {
-			if whatever == nil {
-				whatever = p.engineOf(series, at, (*Engine).generic)
-			}
-			if e = whatever; e == nil {
+			if e = own.whatever; e == nil {
 				out[i] = unknown("the source has no sample of an engine in this pod")
-				out[i].foreign = p.runs(series, at, (*Engine).serves) != nil
+				out[i].foreign = own.runs != nil
 				continue
 			}
 			if why := pl.signal.definition.lacks(e); why != "" {
@@ -66,67 +63,99 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		a := pl.args(p)
 		k := key{e, a.Window, pl.Where}
 		if replicas[k] == nil {
-			replicas[k] = newReplica(e, pl, series, at, a.Params)
+			replicas[k] = newReplica(e, pl, own, at, a.Params)
 		}
 		r := *replicas[k]
 		r.instead, r.keys = pl.instead(e), pl.keys
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			other := p.runs(series, at, (*Engine).serves)
-			out[i].foreign = other != nil && (other != e || len(r.unlike) > 0 && r.down == "")
+			out[i].foreign = own.runs != nil && (own.runs != e || len(r.unlike) > 0 && r.down == "")
 		}
 	}
 	return out
 }
 
-// engineOf returns the engine that a pod runs, of those that are meant: the first of which it has series
-// that are as new as any. What a predecessor of the same name ran does not count.
-func (p Params) engineOf(series []*window.Series, at At, meant func(*Engine) bool) *Engine {
-	e, _ := p.newestEngine(series, at, meant)
-	return e
+// sorted are the series of one pod, or pool, by the engine they are of.
+type sorted struct {
+	of map[*Engine][]located
+	// down is a target of the pod that cannot be scraped; "" when all can, or nothing says so.
+	down string
+	// whatever is the engine that the pod runs, of those that inference_ signals are read of: the first of
+	// which it has series that are as new as any. What a predecessor of the same name ran does not count.
+	whatever *Engine
+	// runs is that of all engines that serve requests; nil for a pod that is silent: what it runs by now
+	// is not known.
+	runs *Engine
 }
 
-// runs is engineOf, but for a pod that is silent: what it runs by now is not known.
-func (p Params) runs(series []*window.Series, at At, meant func(*Engine) bool) *Engine {
-	e, s := p.newestEngine(series, at, meant)
-	if e == nil || s.Ended() {
-		return nil
-	}
-	samples := s.Samples()
-	st := stat{interval: window.Interval(samples)}
-	if at.Now.Sub(time.UnixMilli(samples[len(samples)-1].T)) > st.freshFor() {
-		return nil
-	}
-	return e
+// located is a series in one of its places.
+type located struct {
+	*place
+	series *window.Series
 }
 
-func (p Params) newestEngine(series []*window.Series, at At, meant func(*Engine) bool) (*Engine, *window.Series) {
-	newest := map[*Engine]*window.Series{}
-	last := func(s *window.Series) int64 {
-		samples := s.Samples()
-		if len(samples) == 0 || samples[len(samples)-1].T < at.Start.UnixMilli() {
-			return math.MinInt64
-		}
-		return samples[len(samples)-1].T
-	}
-	all := int64(math.MinInt64)
+func (p Params) sorted(series []*window.Series, at At) sorted {
+	out := sorted{of: map[*Engine][]located{}}
 	for _, s := range series {
 		for _, pl := range p.placesOf(s) {
-			if pl.engine == nil || !meant(pl.engine) || !pl.belongsTo(at.Pod) || last(s) == math.MinInt64 {
-				continue
+			switch {
+			case !pl.belongsTo(at.Pod):
+			case pl.engine != nil:
+				out.of[pl.engine] = append(out.of[pl.engine], located{pl, s})
+			case isDown(s):
+				out.down = pl.instance
 			}
-			all = max(all, last(s))
-			if was := newest[pl.engine]; was == nil || last(s) > last(was) {
-				newest[pl.engine] = s
+		}
+	}
+	out.whatever, _ = p.newestEngine(out, at, (*Engine).generic)
+	if e, s := p.newestEngine(out, at, (*Engine).serves); e != nil && !s.Ended() {
+		st := stat{interval: window.Interval(s.Samples())}
+		if at.Now.Sub(time.UnixMilli(lastOf(s, at))) <= st.freshFor() {
+			out.runs = e
+		}
+	}
+	return out
+}
+
+// newestEngine returns the first of the engines that are meant of which there are series that are as new
+// as any, and the newest of these.
+func (p Params) newestEngine(own sorted, at At, meant func(*Engine) bool) (*Engine, *window.Series) {
+	newest := map[*Engine]*window.Series{}
+	all := int64(math.MinInt64)
+	for e, series := range own.of {
+		if !meant(e) {
+			continue
+		}
+		for _, s := range series {
+			t := lastOf(s.series, at)
+			if was := newest[e]; t > math.MinInt64 && (was == nil || t > lastOf(was, at)) {
+				newest[e] = s.series
 			}
+			all = max(all, t)
 		}
 	}
 	for _, e := range engines {
-		if s := newest[e]; s != nil && last(s) >= all-p.Window.Milliseconds() {
+		if s := newest[e]; s != nil && lastOf(s, at) >= all-p.Window.Milliseconds() {
 			return e, s
 		}
 	}
 	return nil, nil
+}
+
+// lastOf is when the newest sample of a series was read that is of the pod as it is now.
+func lastOf(s *window.Series, at At) int64 {
+	samples := s.Samples()
+	if len(samples) == 0 || samples[len(samples)-1].T < at.Start.UnixMilli() {
+		return math.MinInt64
+	}
+	return samples[len(samples)-1].T
+}
+
+// Serves reports whether there is a series of an engine that serves requests.
+func (p Params) Serves(series []*window.Series) bool {
+	return slices.ContainsFunc(series, func(s *window.Series) bool {
+		return slices.ContainsFunc(p.placesOf(s), func(pl *place) bool { return pl.engine != nil && pl.engine.serves() })
+	})
 }
 
 // belongsTo reports whether a series is of the pod itself, and not of one whose name differs in a rank.
@@ -194,28 +223,20 @@ type found struct {
 	fault   string // why its newest reading is none; "" when it is one
 }
 
-func newReplica(e *Engine, plan *Plan, series []*window.Series, at At, p Params) *Replica {
+func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}, unlike: map[Canonical]bool{}}
+	if e.own {
+		r.down = own.down
+	}
 	raw := map[half][]found{}
-	for _, s := range series {
-		for _, pl := range p.placesOf(s) {
-			if !pl.belongsTo(at.Pod) {
-				continue
-			}
-			if pl.engine == nil && e.own && isDown(s) {
-				r.down = pl.instance
-			}
-			if pl.engine != e {
-				continue
-			}
-			if !plan.chosen(pl) {
-				r.unlike[pl.canonical] = true
-				continue
-			}
-			if f, ok := find(s, pl, at); ok {
-				h := half{pl.canonical, pl.second}
-				raw[h] = append(raw[h], f)
-			}
+	for _, s := range own.of[e] {
+		if !plan.chosen(s.place) {
+			r.unlike[s.canonical] = true
+			continue
+		}
+		if f, ok := find(s.series, s.place, at); ok {
+			h := half{s.canonical, s.second}
+			raw[h] = append(raw[h], f)
 		}
 	}
 	for h := range raw {
