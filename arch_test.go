@@ -73,6 +73,9 @@ var rules = map[string]rule{
 		"internal/source":   "a tick fetches from a source",
 		"internal/window":   "a tick fills windows",
 		"pkg/signals":       "a tick evaluates the demanded signals",
+	}, tests: map[string]string{
+		"internal/engine": "what is learned of a replica is compared with an emulated one",
+		"internal/load":   "which serves what it draws",
 	}},
 	"internal/config": {imports: map[string]string{
 		"internal/slo": "objectives are of some pods",
