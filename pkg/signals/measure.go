@@ -18,9 +18,10 @@ type Measure struct {
 	sum, weight float64
 	// hist is the growth of a histogram in the window.
 	hist []window.Bucket
-	// stuck is how many requests a stalled replica's bound stands for: what waits there, and for most
-	// latencies also what it counted in the window, which is not in hist then.
-	stuck float64
+	// stuck is how many requests a stalled replica's bound stands for. slowed says that all of the
+	// replica has become as slow, so that its bound is that of every quantile.
+	stuck  float64
+	slowed bool
 	// none says that fresh samples show nothing of what a ratio divides: it has no value by itself, and a
 	// group's is made of the others.
 	none bool
@@ -228,7 +229,9 @@ func (r *Result) stalledBy(m Member) {
 }
 
 // quantileOfAll takes the quantile of all observations together, and of those that are still to come of
-// stalled members, at their bounds.
+// stalled members, at their bounds. Where half of the members are stalled, and all of each has become as
+// slow, what they counted before says nothing any more, and counts at their bounds too. With fewer it
+// stands: what hangs is a fault of these, and more replicas do not mend it.
 func quantileOfAll(known []Member, _ int, p args) Result {
 	var hists [][]window.Bucket
 	var stuck []Member
@@ -236,7 +239,18 @@ func quantileOfAll(known []Member, _ int, p args) Result {
 	for _, m := range known {
 		if m.State == Stalled {
 			stuck = append(stuck, m)
-			waiting += m.stuck
+		}
+	}
+	half := 2*len(stuck) >= len(known)
+	for i := range stuck {
+		if half && stuck[i].slowed {
+			stuck[i].stuck += count(stuck[i].hist)
+		}
+		waiting += stuck[i].stuck
+	}
+	for _, m := range known {
+		if m.State == Stalled && half && m.slowed {
+			continue
 		}
 		if count(m.hist) > 0 {
 			hists = append(hists, m.hist)

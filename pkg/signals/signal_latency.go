@@ -167,7 +167,7 @@ func (l latency) eval(r *Replica, p args) Measure {
 		out.Value = max(out.Value, bound.Seconds())
 		out.stuck = held
 		if held == 0 {
-			out.hist, out.stuck = nil, observed+max(1, w.waiting)
+			out.stuck, out.slowed = max(1, w.waiting), true
 		}
 		out.Reason = fmt.Sprintf("no %s for %s with %s", l.event, without.Round(time.Second), w)
 	case observed == 0:
