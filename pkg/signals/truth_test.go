@@ -150,13 +150,13 @@ func (j *judge) pod(t *rapid.T) *pod {
 }
 
 // scrapes lets some intervals pass, at the end of each of which everything is scraped.
-func (j *judge) scrapes(t *rapid.T, n int, missed map[*pod]bool) {
+func (j *judge) scrapes(t *rapid.T, n int) {
 	w := j.w
 	for range n {
 		d := w.interval + time.Duration(rapid.IntRange(-40, 40).Draw(t, "late"))*w.interval/1000
 		w.pass(d.Round(time.Millisecond))
-		w.scrape(missed)
-		if n > 1 && rapid.IntRange(0, 3).Draw(t, "look") == 0 {
+		w.scrape()
+		if n > 1 && rapid.IntRange(0, 5).Draw(t, "look") == 0 {
 			w.fetch(t)
 			j.judge(t, 0)
 		}
@@ -172,7 +172,7 @@ func (j *judge) disturb(pods ...*pod) {
 
 func (j *judge) actions() map[string]func(*rapid.T) {
 	w := j.w
-	run := func(t *rapid.T) { j.scrapes(t, rapid.IntRange(1, 6).Draw(t, "scrapes"), nil) }
+	run := func(t *rapid.T) { j.scrapes(t, rapid.IntRange(1, 6).Draw(t, "scrapes")) }
 	return map[string]func(*rapid.T){
 		"": func(t *rapid.T) {
 			j.judge(t, time.Duration(rapid.IntRange(0, 3000).Draw(t, "after"))*w.interval/1000)
@@ -181,49 +181,49 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 		"goes on":    run,
 		"carries on": run,
 		"load": func(t *rapid.T) {
-			p := j.pod(t)
-			p.rate, p.next = j.rate(t), time.Time{}
+			for _, p := range w.pods {
+				p.rate, p.next = j.rate(t), time.Time{}
+			}
+			run(t)
 		},
 		"empties": func(t *rapid.T) {
 			for _, p := range w.pods {
 				p.rate = 0
 			}
-			j.scrapes(t, rapid.IntRange(3, 12).Draw(t, "scrapes"), nil)
+			j.scrapes(t, rapid.IntRange(3, 12).Draw(t, "scrapes"))
+			j.judge(t, 0)
+			p := j.pod(t)
+			p.rate, p.next = j.rate(t), time.Time{}
 		},
 		"misses": func(t *rapid.T) {
 			p := j.pod(t)
+			p.down = true
+			j.scrapes(t, rapid.IntRange(1, 8).Draw(t, "scrapes"))
+			p.down = false
 			j.disturb(p)
-			j.scrapes(t, rapid.IntRange(1, 4).Draw(t, "scrapes"), map[*pod]bool{p: true})
-			j.disturb(p)
-		},
-		"down or up": func(t *rapid.T) {
-			p := j.pod(t)
-			j.disturb(p)
-			p.down = !p.down
-			j.scrapes(t, 1, nil)
 		},
 		"outage": func(t *rapid.T) {
 			w.outage = true
 			w.asleep = rapid.Bool().Draw(t, "asleep")
-			j.scrapes(t, rapid.IntRange(1, 20).Draw(t, "scrapes"), nil)
+			j.scrapes(t, rapid.IntRange(1, 20).Draw(t, "scrapes"))
 			j.judge(t, 0)
 			w.outage, w.asleep = false, false
 			j.disturb(w.pods...)
-			j.scrapes(t, 1, nil)
+			j.scrapes(t, 1)
 		},
 		"restart": func(t *rapid.T) {
 			p := j.pod(t)
 			j.disturb(p)
 			w.boot(p, len(p.ranks))
 		},
-		"hang or go on": func(t *rapid.T) {
+		"hangs": func(t *rapid.T) {
 			l := rapid.SampledFrom(j.pod(t).ranks).Draw(t, "rank")
-			if l.core.Frozen() {
+			l.core.Freeze(w.now)
+			j.scrapes(t, rapid.IntRange(1, 12).Draw(t, "scrapes"))
+			if rapid.IntRange(0, 3).Draw(t, "goes on") > 0 {
+				j.judge(t, 0)
 				l.core.Unfreeze(w.now)
-			} else {
-				l.core.Freeze(w.now)
 			}
-			run(t)
 		},
 		"respell": func(t *rapid.T) {
 			p := j.pod(t)
@@ -270,12 +270,12 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 				w.vanish(p)
 			}
 			p.gone = true
-			j.scrapes(t, rapid.IntRange(1, 4).Draw(t, "scrapes"), nil)
+			j.scrapes(t, rapid.IntRange(1, 4).Draw(t, "scrapes"))
 			p.gone, p.down, p.both, p.twin = false, false, false, ""
 			w.boot(p, len(p.ranks))
 			p.start, p.ready = w.now, w.now
 			if rapid.Bool().Draw(t, "slow") {
-				j.scrapes(t, rapid.IntRange(1, 3).Draw(t, "scrapes"), nil)
+				j.scrapes(t, rapid.IntRange(1, 3).Draw(t, "scrapes"))
 				p.ready = w.now
 			}
 			j.disturb(p)
@@ -322,7 +322,7 @@ func (j *judge) judge(t *rapid.T, after time.Duration) {
 	w := j.w
 	now := w.now.Add(after)
 	members := map[string][]signals.Member{}
-	pops := map[string][]population{}
+	pops := map[string][]*population{}
 	for _, p := range w.pods {
 		if p.gone || now.Before(p.ready) {
 			continue
@@ -333,9 +333,12 @@ func (j *judge) judge(t *rapid.T, after time.Duration) {
 		series := w.store.Group(signals.GroupKey("ns", p.name))
 		signals.Evaluate(j.chosen, series, at, j.params)
 		got := signals.Evaluate(plans, series, at, j.params)
-		other := slices.Clone(series)
-		j.shuffle.Shuffle(len(other), func(a, b int) { other[a], other[b] = other[b], other[a] })
-		again := signals.Evaluate(plans, other, at, j.params)
+		again := got
+		if j.shuffle.IntN(3) == 0 {
+			other := slices.Clone(series)
+			j.shuffle.Shuffle(len(other), func(a, b int) { other[a], other[b] = other[b], other[a] })
+			again = signals.Evaluate(plans, other, at, j.params)
+		}
 		v := w.view(p, at, j.params)
 		generic := map[string]signals.Measure{}
 		for i, m := range got {
@@ -368,7 +371,7 @@ func (j *judge) judge(t *rapid.T, after time.Duration) {
 		for _, pl := range plans {
 			name := pl.Query.Signal
 			if of := members[name]; len(of) > 0 {
-				j.group(t, strings.TrimPrefix(name, prefix), pl, of, pops[name], prefix == "inference_")
+				j.group(t, strings.TrimPrefix(name, prefix), pl, of, pops[name])
 			}
 		}
 	}
@@ -456,6 +459,7 @@ type view struct {
 	newest  int64
 	fresh   time.Duration
 	quiet   bool
+	muddled bool
 	// waits, busy and runs say that, at every instant between the two newest scrapes of some part,
 	// requests waited, were there, or ran as far as the scrapes tell.
 	waits, busy, runs bool
@@ -480,6 +484,7 @@ func (w *world) view(p *pod, at signals.At, params signals.Params) *view {
 			continue
 		}
 		v.streams = append(v.streams, stream{key: s.key, rs: rs})
+		v.muddled = v.muddled || at.Now.UnixMilli() < s.muddled
 		v.newest = max(v.newest, rs[len(rs)-1].t)
 		for i := max(1, len(rs)-14); i < len(rs); i++ {
 			gap = max(gap, rs[i].t-rs[i-1].t)
@@ -505,8 +510,16 @@ func (w *world) view(p *pod, at signals.At, params signals.Params) *view {
 		}
 		v.runs = v.runs || a.shown.running > 0 && b.shown.running > 0
 	}
-	told := !slices.ContainsFunc(p.ranks, func(l *life) bool { return !stepped(l.core.Stats()) })
-	v.quiet = !w.outage && !p.down && p.lost == 0 && told && at.Now.Sub(time.UnixMilli(w.source(p.calm))) > 8*w.interval+4*params.Window &&
+	// A gauge that appears with the first step is taken for one that is back after an outage.
+	long := 8*w.interval + 4*params.Window
+	told := v.knows("queue")
+	for _, s := range v.streams {
+		for _, r := range in(s.rs, long) {
+			_, _, ok := r.telling(s.key.underscores, "queue")
+			told = told && ok
+		}
+	}
+	v.quiet = !w.outage && !p.down && p.lost == 0 && told && at.Now.Sub(time.UnixMilli(w.source(p.calm))) > long &&
 		at.Now.UnixMilli()-v.newest < 2*w.interval.Milliseconds()-2000
 	return v
 }
@@ -633,7 +646,7 @@ func (r reading) telling(underscores bool, what string) (of telling, names []str
 	if kind == "vllm-v0" && what == "kv" {
 		names = []string{"kv, old"}
 	}
-	if f.kind.String() == "trtllm" || underscores {
+	if underscores {
 		for i := range names {
 			names[i] += "_"
 		}
@@ -665,7 +678,7 @@ func (v *view) candidates(what string, read int64, w time.Duration, union bool) 
 				names[n] = map[key][]stream{}
 			}
 			k := key{s.key.instance, s.key.rank}
-			names[n][k] = append(names[n][k], stream{s.key, rs, rs[len(rs)-1].t})
+			names[n][k] = append(names[n][k], stream{key: s.key, rs: rs, last: rs[len(rs)-1].t})
 		}
 	}
 	var out [][][]reading
@@ -743,17 +756,17 @@ func in(rs []reading, w time.Duration) []reading {
 	return rs[first:]
 }
 
-// population is what was observed in a window: what a quantile is taken of.
+// population is what a quantile was taken of, as it turns out in the end.
 type population struct {
 	known  bool
 	values []float64
 }
 
-// measured holds the number of an answer to what the models know. It returns a place for the population
-// that a quantile was taken of, which is filled in the end.
-func (j *judge) measured(t *rapid.T, v *view, name string, pl *signals.Plan, m signals.Measure, fail failer) population {
-	if !m.HasValue {
-		return population{}
+// measured holds the number of an answer to what the models know, at once or in the end.
+func (j *judge) measured(t *rapid.T, v *view, name string, pl *signals.Plan, m signals.Measure, fail failer) *population {
+	pop := &population{}
+	if !m.HasValue || v.muddled {
+		return pop
 	}
 	if of, ok := gauges[name]; ok {
 		j.gauge(t, v, of, m, fail)
@@ -763,18 +776,40 @@ func (j *judge) measured(t *rapid.T, v *view, name string, pl *signals.Plan, m s
 	}
 	for what, of := range histograms {
 		if strings.HasPrefix(name, what+"_") && strings.HasSuffix(name, "_seconds") {
-			q := cmp.Or(pl.Quantile, 0.9)
-			if percent, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(name, what+"_p"), "_seconds")); err == nil {
-				q = float64(percent) / 100
-			}
-			j.late = append(j.late, func(t *rapid.T) { j.quantile(t, v, strings.TrimSuffix(what, "_latency"), of, q, m, fail) })
+			q := quantileOf(pl, name)
+			j.late = append(j.late, func(t *rapid.T) {
+				pop.values, pop.known = j.quantile(t, v, strings.TrimSuffix(what, "_latency"), of, q, m, fail)
+			})
 		}
 	}
 	if strings.HasPrefix(name, "goodput") || strings.HasPrefix(name, "slo_") {
 		j.late = append(j.late, func(t *rapid.T) { j.good(t, v, name, m, fail) })
 	}
-	return population{}
+	return pop
 }
+
+// quantileOf returns the quantile that a plan asks for.
+func quantileOf(pl *signals.Plan, name string) float64 {
+	if _, p, ok := strings.Cut(name, "_p"); ok {
+		if percent, err := strconv.Atoi(strings.TrimSuffix(p, "_seconds")); err == nil {
+			return float64(percent) / 100
+		}
+	}
+	return cmp.Or(pl.Quantile, 0.9)
+}
+
+// atRank returns the value that a quantile is. Where less than one is expected above it, it is the greatest.
+func atRank(q float64, sorted []float64) float64 {
+	n := float64(len(sorted))
+	rank := n
+	if n*(1-q) >= 1 {
+		rank = q * n
+	}
+	return sorted[int(math.Ceil(rank))-1]
+}
+
+// slack is what the model rounds.
+const slack = 2e-9
 
 // gauges are those whose value is the sum, or mean, of what was told.
 var gauges = map[string]struct {
@@ -903,9 +938,9 @@ func (o observed) between(rs []reading) (out []engine.Outcome, ok bool) {
 	return out, true
 }
 
-func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float64, m signals.Measure, fail failer) {
+func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float64, m signals.Measure, fail failer) (values []float64, known bool) {
 	if !v.knows(what) {
-		return
+		return nil, false
 	}
 	if tellings[strings.TrimSuffix(v.kind, "-colon")][what].finished {
 		of.events, of.count = histograms["e2e_latency"].events, histograms["e2e_latency"].count
@@ -916,7 +951,7 @@ func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float6
 		for _, rs := range parts {
 			os, ok := of.between(in(rs, m.Window))
 			if !ok {
-				return
+				return nil, false
 			}
 			for _, o := range os {
 				values = append(values, of.time(o).Seconds())
@@ -924,13 +959,13 @@ func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float6
 		}
 		if m.State == signals.Stalled {
 			if m.Value == 0 || stalls(parts, of, m.Value) {
-				return
+				return nil, false
 			}
 			continue
 		}
 		if m.State == signals.Idle {
 			if len(values) == 0 {
-				return
+				return nil, true
 			}
 			said = append(said, fmt.Sprintf("%d observations", len(values)))
 			continue
@@ -953,22 +988,18 @@ func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float6
 			if q > 1 {
 				break
 			}
-			rank := n
-			if n*(1-q) >= 1 {
-				rank = q * n
-			}
-			true_ = values[int(math.Ceil(rank))-1]
-			const slack = 2e-9 // what the model rounds
+			true_ = atRank(q, values)
 			if n == r.Events && true_ > r.Low-slack && true_ <= r.High+slack && (!m.LowerBound || true_ >= m.Value-slack) {
-				return
+				return values, held == 0
 			}
 		}
 		said = append(said, fmt.Sprintf("%g of %d observations", true_, len(values)))
 	}
 	if m.State == signals.Idle && !v.counted(what, m.Time.UnixMilli()) {
-		return // it appears with its first event
+		return nil, true // it appears with its first event
 	}
 	fail(t, "quantile %g is really one of %v", q, said)
+	return nil, false
 }
 
 // stalls reports whether in some part really nothing was observed for so long, with somebody there: up to
@@ -982,7 +1013,10 @@ func stalls(parts [][]reading, of observed, seconds float64) bool {
 			if len(since) < 2 { // it was capped: nothing has come since the reading before
 				since = rs[len(rs)-2:]
 			}
-			if slices.ContainsFunc(since, func(r reading) bool { return r.shown.waiting+r.shown.running == 0 }) {
+			// A front end knows of a request before the engine tells of it.
+			if slices.ContainsFunc(since, func(r reading) bool {
+				return r.shown.waiting+r.shown.running == 0 && r.stats.Waiting+r.stats.Running == 0
+			}) {
 				continue
 			}
 			events, ok := of.between(since)
@@ -1021,7 +1055,6 @@ func (j *judge) good(t *rapid.T, v *view, name string, m signals.Measure, fail f
 				}
 			}
 		}
-		const slack = 1e-9
 		holds := false
 		switch name {
 		case "goodput":
@@ -1052,7 +1085,7 @@ func isLatency(name string) bool {
 }
 
 // group holds the result of all pods to those of each.
-func (j *judge) group(t *rapid.T, name string, pl *signals.Plan, of []signals.Member, _ []population, generic bool) {
+func (j *judge) group(t *rapid.T, name string, pl *signals.Plan, of []signals.Member, pops []*population) {
 	got := pl.Merge(of, j.params)
 	fail := func(format string, args ...any) {
 		var b strings.Builder
@@ -1097,7 +1130,6 @@ func (j *judge) group(t *rapid.T, name string, pl *signals.Plan, of []signals.Me
 	if got.Value == 0 && !zero && most > 0 && name != "goodput" {
 		fail("0, and not all of it is")
 	}
-	const slack = 1e-9
 	switch {
 	case name == "queue_depth" || name == "running_requests" || name == "inflight_requests" || strings.HasSuffix(name, "_rate") || name == "goodput_upper":
 		if known == len(of) && math.Abs(got.Value-sum) > slack || got.Value < sum-slack {
@@ -1112,6 +1144,28 @@ func (j *judge) group(t *rapid.T, name string, pl *signals.Plan, of []signals.Me
 			fail("not between those of its members")
 		}
 	case isLatency(name):
+		if len(pops) == len(of) && got.Resolution != nil {
+			j.late = append(j.late, func(t *rapid.T) {
+				var all []float64
+				for i, p := range pops {
+					if !p.known || of[i].State == signals.Stalled {
+						return
+					}
+					all = append(all, p.values...)
+				}
+				slices.Sort(all)
+				r := *got.Resolution
+				if float64(len(all)) != r.Events {
+					t.Fatalf("%s of the group is of %g observations, but there were %d", pl.Query.Signal, r.Events, len(all))
+				}
+				if v := atRank(quantileOf(pl, name), all); v <= r.Low-slack || v > r.High+slack || got.LowerBound && v < got.Value-slack {
+					t.Fatalf("%s of the group is really %g of %d, and not %s", pl.Query.Signal, v, len(all), written(got))
+				}
+			})
+		}
+		if got.Resolution == nil && got.State == signals.Value {
+			fail("a quantile of no bucket")
+		}
 		if got.Value > most*(1+slack) && got.Resolution == nil {
 			fail("above all of its members")
 		}

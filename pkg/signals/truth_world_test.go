@@ -82,6 +82,11 @@ var ranked = map[string]bool{"vllm": true, "lmdeploy": true}
 // colons are the kinds whose names have a colon that may be replaced.
 var colons = map[string]bool{"vllm": true, "vllm-v0": true, "sglang": true, "lmdeploy": true, "trtllm-colon": true}
 
+// underscored reports whether the names are those with an underscore, as far as there are two.
+func underscored(k engine.Kind, negotiated bool) bool {
+	return negotiated && colons[k.String()] || k.String() == "trtllm"
+}
+
 // forms are those that the catalogue reads.
 func forms() []form {
 	var out []form
@@ -111,6 +116,8 @@ type life struct {
 	admits    []event // every time that one was first scheduled
 	over      bool
 	preempted int
+	shown     shown // at shownAt
+	shownAt   time.Time
 
 	// Since when requests have been waiting, or in the engine, at every instant, and the steps it had
 	// made then; and since when it has told so, which it does at the end of a step.
@@ -185,6 +192,10 @@ type stream struct {
 	key  streamKey
 	rs   []reading
 	last int64
+	// muddled is until when its series do not tell one story: after a clock was set back the store drops the
+	// samples of the series that there were until it has caught up, and keeps those of others, which begin
+	// with a first event or with another release.
+	muddled int64
 }
 
 // reading is one scrape of one engine, and what was true then.
@@ -280,7 +291,7 @@ func (w *world) gap(p *pod) time.Duration {
 }
 
 // scrape reads every target once.
-func (w *world) scrape(missed map[*pod]bool) {
+func (w *world) scrape() {
 	if w.asleep {
 		return
 	}
@@ -298,7 +309,7 @@ func (w *world) scrape(missed map[*pod]bool) {
 		}
 		for i, job := range jobs {
 			for _, instance := range instances {
-				w.scrapeOne(p, job, instance, p.underscores != (p.both && i > 0), p.down || missed[p])
+				w.scrapeOne(p, job, instance, p.underscores != (p.both && i > 0), p.down)
 			}
 		}
 	}
@@ -351,7 +362,7 @@ func (w *world) scrapeOne(p *pod, job, instance string, underscores, fails bool)
 		return
 	}
 	for i, l := range shownRanks {
-		r := reading{t: t, at: w.now, life: l, form: p.form, stats: l.core.Stats(), shown: tells(l.core)}
+		r := reading{t: t, at: w.now, life: l, form: p.form, stats: l.core.Stats(), shown: l.tells(w.now)}
 		if l.waits.told {
 			r.waits = l.waits.toldAt
 		}
@@ -361,7 +372,7 @@ func (w *world) scrapeOne(p *pod, job, instance string, underscores, fails bool)
 		if !ranked[p.form.kind.String()] {
 			i = together
 		}
-		b.keys = append(b.keys, streamKey{job, instance, underscores && colons[p.form.kind.String()], i})
+		b.keys = append(b.keys, streamKey{job, instance, underscored(p.form.kind, underscores), i})
 		b.reads = append(b.reads, r)
 	}
 }
@@ -439,8 +450,11 @@ func (w *world) parse(text []byte, target labels.Labels) []sample {
 
 // tells is what an engine says of itself, read from the exposition that the tests of the model hold to
 // the truth.
-func tells(core *engine.Engine) shown {
-	text := engine.Append(nil, engine.Exposition{ModelName: "m"}, []*engine.Engine{core})
+func (l *life) tells(now time.Time) shown {
+	if l.shownAt.Equal(now) {
+		return l.shown
+	}
+	text := engine.Append(nil, engine.Exposition{ModelName: "m"}, []*engine.Engine{l.core})
 	get := func(name string) float64 {
 		i := bytes.Index(text, []byte("\nvllm:"+name+"{"))
 		line, _, _ := bytes.Cut(text[i+1:], []byte("\n"))
@@ -450,7 +464,8 @@ func tells(core *engine.Engine) shown {
 		}
 		return v
 	}
-	return shown{get("num_requests_waiting"), get("num_requests_running"), get("kv_cache_usage_perc"), get("generation_tokens_total"), get("prompt_tokens_total")}
+	l.shownAt, l.shown = now, shown{get("num_requests_waiting"), get("num_requests_running"), get("kv_cache_usage_perc"), get("generation_tokens_total"), get("prompt_tokens_total")}
+	return l.shown
 }
 
 // fetch brings to the store what the source has.
@@ -494,6 +509,11 @@ func (s *stream) add(r reading) {
 	if r.t > s.last {
 		s.last = r.t
 		s.rs = append(s.rs, r)
+		return
+	}
+	twice := slices.ContainsFunc(s.rs, func(o reading) bool { return o.at.Equal(r.at) })
+	if !twice {
+		s.muddled = s.last + (5 * time.Minute).Milliseconds()
 	}
 }
 
