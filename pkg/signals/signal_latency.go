@@ -165,6 +165,9 @@ func (l latency) eval(r *Replica, p args) Measure {
 	case bound.Seconds() > out.Value, observed == 0 && (l.waits(w) || bound > 0):
 		out.State, out.LowerBound, out.Resolution = Stalled, true, nil
 		out.Value = max(out.Value, bound.Seconds())
+		if out.Value == 0 { // as long as nothing proves more, that is what it would say of nobody
+			out.HasValue, out.LowerBound = false, false
+		}
 		out.stuck = held
 		if held == 0 {
 			out.stuck, out.slowed = max(1, w.waiting), true
