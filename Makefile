@@ -74,6 +74,11 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	  done || exit 1; \
 	done
 
+TRUTHCHECKS ?= 2000
+.PHONY: truth
+truth: ## Hold signals to the truth in TRUTHCHECKS worlds: the property test, longer than in unit
+	go test ./pkg/signals -run '^TestSignalsTellTheTruth$$' -count 1 -timeout 0 -rapid.checks $(TRUTHCHECKS)
+
 # In CI: enough to see that each of them runs, and to find what is near the seeds. A number of runs, as a
 # time of seconds may be over on a busy machine before the seeds are through.
 .PHONY: fuzz-briefly
