@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/inference-metrics/adapter/internal/window"
 )
@@ -519,6 +520,7 @@ func partsOf(fs []found) []*part {
 			cmp.Compare(a.le, b.le),
 			cmp.Compare(b.samples[len(b.samples)-1].V, a.samples[len(a.samples)-1].V),
 			cmp.Compare(len(b.samples), len(a.samples)),
+			labels.Compare(a.labels, b.labels), // so that the choice does not depend on their order
 		)
 	})
 	var out []*part
