@@ -164,6 +164,16 @@ func (j *judge) scrapes(t *rapid.T, n int) {
 	w.fetch(t)
 }
 
+// reform starts a pod's engines anew, in another form.
+func (j *judge) reform(t *rapid.T, p *pod, of []form) {
+	p.form = rapid.SampledFrom(of).Draw(t, "form")
+	ranks := len(p.ranks)
+	if !ranked[p.form.kind.String()] {
+		ranks = 1
+	}
+	j.w.boot(p, ranks)
+}
+
 func (j *judge) disturb(pods ...*pod) {
 	for _, p := range pods {
 		p.calm = j.w.now
@@ -238,12 +248,9 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 		"upgrade": func(t *rapid.T) {
 			p := j.pod(t)
 			j.disturb(p)
-			p.form = rapid.SampledFrom(j.forms).Draw(t, "form")
-			ranks := len(p.ranks)
-			if !ranked[p.form.kind.String()] {
-				ranks = 1
-			}
-			w.boot(p, ranks)
+			j.reform(t, p, slices.DeleteFunc(slices.Clone(j.forms), func(f form) bool {
+				return prefixes[f.kind.String()] != prefixes[p.form.kind.String()]
+			}))
 			run(t)
 		},
 		"twin": func(t *rapid.T) {
@@ -272,8 +279,13 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 			p.gone = true
 			j.scrapes(t, rapid.IntRange(1, 4).Draw(t, "scrapes"))
 			p.gone, p.down, p.both, p.twin = false, false, false, ""
-			w.boot(p, len(p.ranks))
+			if rapid.IntRange(0, 2).Draw(t, "by another engine") == 0 {
+				j.reform(t, p, j.forms)
+			} else {
+				w.boot(p, len(p.ranks))
+			}
 			p.start, p.ready = w.now, w.now
+			j.disturb(p)
 			if rapid.Bool().Draw(t, "slow") {
 				j.scrapes(t, rapid.IntRange(1, 3).Draw(t, "scrapes"))
 				p.ready = w.now
@@ -340,6 +352,7 @@ func (j *judge) judge(t *rapid.T, after time.Duration) {
 			again = signals.Evaluate(plans, other, at, j.params)
 		}
 		v := w.view(p, at, j.params)
+		pure := v.pure()
 		generic := map[string]signals.Measure{}
 		for i, m := range got {
 			if a, b := m, again[i]; !same(a.Result, b.Result) {
@@ -356,7 +369,7 @@ func (j *judge) judge(t *rapid.T, after time.Duration) {
 			}
 			suffix := strings.TrimPrefix(name, prefix)
 			j.seen[m.State.String()]++
-			if of, ok := generic[suffix]; ok && v.pure() && !same(of.Result, m.Result) {
+			if of, ok := generic[suffix]; ok && pure && !same(of.Result, m.Result) {
 				t.Fatalf("inference_%s is %+v, but %s is %+v", suffix, of.Result, name, m.Result)
 			}
 			fail := func(t *rapid.T, format string, args ...any) {
@@ -460,6 +473,7 @@ type view struct {
 	fresh   time.Duration
 	quiet   bool
 	muddled bool
+	found   map[string][][][]reading // what candidates has returned
 	// waits, busy and runs say that, at every instant between the two newest scrapes of some part,
 	// requests waited, were there, or ran as far as the scrapes tell.
 	waits, busy, runs bool
@@ -502,6 +516,9 @@ func (w *world) view(p *pod, at signals.At, params signals.Params) *view {
 		a, b := rs[len(rs)-2], rs[len(rs)-1]
 		if a.life != b.life || b.life.over || prefixes[b.form.kind.String()] != v.prefix {
 			continue
+		}
+		if v.kind == "tgi" && b.stats.Waiting == 0 && b.shown.running == 0 {
+			continue // its router has handed on what its batch tells of with the end of the step
 		}
 		v.waits = v.waits || !b.waits.IsZero() && !b.waits.After(a.at)
 		v.busy = v.busy || !b.busy.IsZero() && !b.busy.After(a.at)
@@ -657,6 +674,17 @@ func (r reading) telling(underscores bool, what string) (of telling, names []str
 // candidates are the readings of each part that an answer read at some time may have been made of. Which
 // of several spellings and jobs it took is its own business; that it takes all parts is not.
 func (v *view) candidates(what string, read int64, w time.Duration, union bool) [][][]reading {
+	k := fmt.Sprint(what, read, w, union)
+	if v.found == nil {
+		v.found = map[string][][][]reading{}
+	}
+	if _, ok := v.found[k]; !ok {
+		v.found[k] = v.search(what, read, w, union)
+	}
+	return v.found[k]
+}
+
+func (v *view) search(what string, read int64, w time.Duration, union bool) [][][]reading {
 	type key struct {
 		instance string
 		rank     int
@@ -739,7 +767,7 @@ func (v *view) counted(what string, at int64) bool {
 // until is the view without what came later.
 func (v *view) until(t int64) *view {
 	cut := *v
-	cut.streams = nil
+	cut.streams, cut.found = nil, nil
 	for _, s := range v.streams {
 		n, _ := slices.BinarySearchFunc(s.rs, t+1, func(r reading, t int64) int { return cmp.Compare(r.t, t) })
 		if n > 0 {
@@ -1039,7 +1067,7 @@ func (j *judge) good(t *rapid.T, v *view, name string, m signals.Measure, fail f
 	var said []string
 	// One of the histograms may have been read earlier than the others: they are compared up to then.
 	read := m.Time.UnixMilli()
-	for _, parts := range append(v.candidates("e2e", read, m.Window, true), v.until(read).candidates("e2e", read, m.Window, true)...) {
+	for _, parts := range slices.Concat(v.candidates("e2e", read, m.Window, true), v.until(read).candidates("e2e", read, m.Window, true)) {
 		var finished, good float64
 		for _, rs := range parts {
 			rs = in(rs, m.Window)
