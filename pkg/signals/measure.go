@@ -22,8 +22,8 @@ type Measure struct {
 	// replica has become as slow, so that its bound is that of every quantile.
 	stuck  float64
 	slowed bool
-	// none says that fresh samples show nothing of what a ratio divides: it has no value by itself, and a
-	// group's is made of the others.
+	// none says that fresh samples show nothing of what a ratio divides, or of how long requests are: it
+	// has no value by itself, and a group's is made of it and the others.
 	none bool
 	// load and capacity are what was asked of the replica, and what it can do; for demand_replicas, as are
 	// the objectives and what there is to learn of the minute before.

@@ -90,8 +90,11 @@ func evalDemand(r *Replica, a args) Measure {
 		out = unknown("what a replica can do is not known yet: " + a.Capacity.Missing)
 	default:
 		out = demandOf(load, *a.Capacity, a.SLO)
+		// What a new replica has not seen yet, as how long outputs are, others of its group have. It is
+		// not one of which the load is not known.
+		out.none = !out.HasValue
 	}
-	if out.HasValue {
+	if out.HasValue || out.none {
 		out.Time, out.Window = readAt(used...), LoadWindow
 		out.load, out.capacity, out.slo = &load, a.Capacity, a.SLO
 	}
