@@ -18,8 +18,9 @@ external=v1beta1.external.metrics.k8s.io
 days=${DAYS:-3650}
 
 # That of external metrics is often another server's, which has a CA of its own.
-if [[ $(kubectl get apiservice "$external" --ignore-not-found \
-  -o 'jsonpath={.spec.service.namespace}/{.spec.service.name}') == "$namespace/$service" ]]; then
+owner=$(kubectl get apiservice "$external" --ignore-not-found \
+  -o 'jsonpath={.spec.service.namespace}/{.spec.service.name}')
+if [[ $owner == "$namespace/$service" ]]; then
   apiservices+=("$external")
 fi
 
@@ -38,12 +39,13 @@ openssl x509 -req -in "$dir/tls.csr" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -CAc
     echo 'extendedKeyUsage=serverAuth'
   ) 2>"$dir/log" || { cat "$dir/log" >&2; exit 1; }
 
+# The new CA first, and of those trusted so far only the newest. All trust the same ones: an APIService
+# that has just been added has to trust what pods still serve with.
+{ cat "$dir/ca.crt"
+  kubectl get apiservice "${apiservices[0]}" -o 'jsonpath={.spec.caBundle}' | base64 -d |
+    awk '/BEGIN CERTIFICATE/ { n++ } n == 1'
+} >"$dir/bundle.crt"
 for name in "${apiservices[@]}"; do
-  # The new CA first, and of those trusted so far only the newest.
-  { cat "$dir/ca.crt"
-    kubectl get apiservice "$name" -o 'jsonpath={.spec.caBundle}' | base64 -d |
-      awk '/BEGIN CERTIFICATE/ { n++ } n == 1'
-  } >"$dir/bundle.crt"
   kubectl patch apiservice "$name" --type merge \
     -p "{\"spec\":{\"caBundle\":\"$(base64 <"$dir/bundle.crt" | tr -d '\n')\"}}"
 done

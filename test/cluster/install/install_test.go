@@ -93,6 +93,135 @@ func TestInstall(t *testing.T) {
 		// Applied again, and the trust in the certificate is still there.
 		i.staysAvailable(t)
 	})
+
+	t.Run("external metrics", func(t *testing.T) { i.testExternal(t, certs) })
+}
+
+const externalAPI = "v1beta1.external.metrics.k8s.io"
+
+// keda is who serves external metrics in a cluster with KEDA.
+const keda = `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: ` + externalAPI + `}
+spec:
+  group: external.metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  caBundle: a2VkYQ==
+  service: {namespace: keda, name: keda-operator-metrics-apiserver, port: 443}
+`
+
+// testExternal adds the component of external metrics to the overlay that comes first, as the component
+// says, and has KEDA take the API away again.
+func (i *install) testExternal(t *testing.T, certs string) {
+	ctx := t.Context()
+	listed := func() error {
+		text, err := i.cluster.Kubectl(ctx, "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1")
+		if err == nil && !strings.Contains(text, `"name":"vllm_queue_depth"`) {
+			err = fmt.Errorf("it answers %.200s", text)
+		}
+		return err
+	}
+	const group = "external.metrics.k8s.io"
+	hold(t, i, []permission{
+		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI},
+		{user: "viewer", verb: "get", group: group, resource: "vllm_queue_depth", namespace: "seen"},
+	})
+
+	// What is another server's stays as it is.
+	if err := i.cluster.Apply(ctx, keda); err != nil {
+		t.Fatal(err)
+	}
+	spec := func() string {
+		return i.kubectl(t, "get", "apiservice", externalAPI, "-o", "jsonpath={.spec}")
+	}
+	before := spec()
+	i.makeCertificate(t)
+	if after := spec(); after != before || !strings.Contains(after, "a2VkYQ==") {
+		t.Errorf("%s changed another server's APIService from %s to %s", script, before, after)
+	}
+	i.kubectl(t, "delete", "apiservice", externalAPI)
+
+	copied := t.TempDir()
+	if err := os.CopyFS(copied, os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(copied, "overlays", "prometheus")
+	file, err := os.OpenFile(filepath.Join(overlay, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString("components:\n  - ../../components/external\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i.kubectl(t, "apply", "-k", overlay)
+	i.mountSecret(t, certs)
+	adapter := i.start(t, "prometheus with external metrics", certs)
+	i.lead(t, adapter.Address)
+	_, port, err := net.SplitHostPort(adapter.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.kubectl(t, "patch", "apiservice", externalAPI, "--type=merge", "-p", `{"spec":{"service":{"port":`+port+`}}}`)
+
+	i.makeCertificate(t)
+	// The adapter still serves with the certificate before.
+	eventually(t, 2*time.Minute, "external metrics are listed", listed)
+	i.mountSecret(t, certs)
+	i.kubectl(t, "apply", "-k", overlay)
+	i.staysAvailable(t)
+	eventually(t, 2*time.Minute, "external metrics are listed after applying again", listed)
+
+	hold(t, i, []permission{
+		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI, want: true},
+		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: "v1beta2.custom.metrics.k8s.io", want: true},
+		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: "v1.apps"},
+		{user: adapterUser, verb: "list", group: "apiregistration.k8s.io", resource: "apiservices"},
+		{user: adapterUser, verb: "update", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI},
+		{user: hpaUser, verb: "list", group: group, resource: "vllm_queue_depth", namespace: "unseen", want: true},
+		{user: "viewer", verb: "list", group: group, resource: "vllm_queue_depth", namespace: "seen", want: true},
+		{user: "viewer", verb: "list", group: group, resource: "vllm_queue_depth", namespace: "unseen"},
+	})
+	i.checkEnforced(t, func(ns string) []string {
+		return []string{"/apis", group, "v1beta1", "namespaces", ns, "vllm_queue_depth"}
+	})
+	if log := logOf(t, adapter); strings.Contains(log, "External metrics are on") {
+		t.Errorf("the adapter serves external metrics, and complains:\n%s", log)
+	}
+
+	// KEDA is installed over it.
+	if err := i.cluster.Apply(ctx, keda); err != nil {
+		t.Fatal(err)
+	}
+	before = spec()
+	i.makeCertificate(t)
+	if after := spec(); after != before {
+		t.Errorf("%s changed another server's APIService from %s to %s", script, before, after)
+	}
+	i.mountSecret(t, certs)
+	adapter = i.start(t, "prometheus with external metrics", certs)
+	i.lead(t, adapter.Address)
+	eventually(t, time.Minute, "the adapter says who serves external metrics", func() error {
+		if log := logOf(t, adapter); !strings.Contains(log, `service="keda/keda-operator-metrics-apiserver"`) {
+			return fmt.Errorf("it says:\n%s", log)
+		}
+		return nil
+	})
+	i.staysAvailable(t)
+}
+
+func logOf(t *testing.T, a *cluster.Adapter) string {
+	t.Helper()
+	log, err := os.ReadFile(a.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(log)
 }
 
 // insecure asks whoever listens: the certificate is for the Service's name, and checking it is the
@@ -237,8 +366,6 @@ func (i *install) testRestricted(t *testing.T) {
 // testPermissions checks who may do what: the adapter no more than it needs, and people who may
 // view a namespace its signals, in that namespace only.
 func (i *install) testPermissions(t *testing.T) {
-	adapter := fmt.Sprintf("system:serviceaccount:%s:%s", cluster.AdapterNamespace, cluster.AdapterName)
-	hpa := "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 	for _, ns := range []string{"seen", "unseen"} {
 		i.kubectl(t, "create", "namespace", ns)
 	}
@@ -252,48 +379,71 @@ func (i *install) testPermissions(t *testing.T) {
 	}
 
 	const group = "custom.metrics.k8s.io"
-	for _, tt := range []struct {
-		user, verb, group, resource, namespace string
-		want                                   bool
-	}{
-		{adapter, "watch", "", "pods", "", true},
-		{adapter, "watch", "autoscaling", "horizontalpodautoscalers", "", true},
-		{adapter, "watch", "", "services", "", true},
-		{adapter, "watch", "apps", "deployments", "", true},
-		{adapter, "watch", "apps", "replicasets", "", true},
-		{adapter, "watch", "apps", "statefulsets", "", true},
-		{adapter, "watch", "leaderworkerset.x-k8s.io", "leaderworkersets", "", true},
-		{adapter, "watch", "inference.networking.k8s.io", "inferencepools", "", true},
-		{adapter, "watch", "inference.networking.x-k8s.io", "inferencepools", "", true},
-		{adapter, "create", "authentication.k8s.io", "tokenreviews", "", true},
-		{adapter, "create", "authorization.k8s.io", "subjectaccessreviews", "", true},
-		{adapter, "get", "", "configmaps", "kube-system", false}, // but for one by name
-		{adapter, "get", "", "secrets", cluster.AdapterNamespace, false},
-		{adapter, "list", "", "nodes", "", false},
-		{adapter, "list", "", "namespaces", "", false}, // the pods say which there are
-		{adapter, "list", "apps", "daemonsets", "", false},
-		{adapter, "update", "apps", "deployments/scale", "default", false},
-		{adapter, "delete", "", "pods", "default", false},
-		{adapter, "update", "autoscaling", "horizontalpodautoscalers", "default", false},
-		{hpa, "get", group, "pods/vllm_queue_depth", "unseen", true},
-		{"viewer", "get", group, "pods/vllm_queue_depth", "seen", true},
-		{"viewer", "get", group, "pods/vllm_queue_depth", "unseen", false},
-	} {
-		resource, sub, _ := strings.Cut(tt.resource, "/")
-		eventually(t, 30*time.Second, fmt.Sprintf("may %s %s %s.%s in %q: %t", tt.user, tt.verb, tt.resource, tt.group, tt.namespace, tt.want), func() error {
+	const adapter, hpa = adapterUser, hpaUser
+	hold(t, i, []permission{
+		{user: adapter, verb: "watch", resource: "pods", want: true},
+		{user: adapter, verb: "watch", group: "autoscaling", resource: "horizontalpodautoscalers", want: true},
+		{user: adapter, verb: "watch", resource: "services", want: true},
+		{user: adapter, verb: "watch", group: "apps", resource: "deployments", want: true},
+		{user: adapter, verb: "watch", group: "apps", resource: "replicasets", want: true},
+		{user: adapter, verb: "watch", group: "apps", resource: "statefulsets", want: true},
+		{user: adapter, verb: "watch", group: "leaderworkerset.x-k8s.io", resource: "leaderworkersets", want: true},
+		{user: adapter, verb: "watch", group: "inference.networking.k8s.io", resource: "inferencepools", want: true},
+		{user: adapter, verb: "watch", group: "inference.networking.x-k8s.io", resource: "inferencepools", want: true},
+		{user: adapter, verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", want: true},
+		{user: adapter, verb: "create", group: "authorization.k8s.io", resource: "subjectaccessreviews", want: true},
+		{user: adapter, verb: "get", resource: "configmaps", namespace: "kube-system"}, // but for one by name
+		{user: adapter, verb: "get", resource: "secrets", namespace: cluster.AdapterNamespace},
+		{user: adapter, verb: "list", resource: "nodes"},
+		{user: adapter, verb: "list", resource: "namespaces"}, // the pods say which there are
+		{user: adapter, verb: "list", group: "apps", resource: "daemonsets"},
+		{user: adapter, verb: "update", group: "apps", resource: "deployments/scale", namespace: "default"},
+		{user: adapter, verb: "delete", resource: "pods", namespace: "default"},
+		{user: adapter, verb: "update", group: "autoscaling", resource: "horizontalpodautoscalers", namespace: "default"},
+		{user: hpa, verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "unseen", want: true},
+		{user: "viewer", verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "seen", want: true},
+		{user: "viewer", verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "unseen"},
+	})
+
+	i.checkEnforced(t, func(ns string) []string {
+		return []string{"/apis", group, "v1beta2", "namespaces", ns, "pods", "*", "vllm_queue_depth"}
+	})
+}
+
+const (
+	adapterUser = "system:serviceaccount:" + cluster.AdapterNamespace + ":" + cluster.AdapterName
+	hpaUser     = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+)
+
+// permission is what somebody may do, or not.
+type permission struct {
+	user, verb, group, resource, name, namespace string
+	want                                         bool
+}
+
+// hold waits until kube-apiserver says the same of all permissions.
+func hold(t *testing.T, i *install, all []permission) {
+	t.Helper()
+	for _, p := range all {
+		resource, sub, _ := strings.Cut(p.resource, "/")
+		eventually(t, 30*time.Second, fmt.Sprintf("may %s %s %s.%s %s in %q: %t", p.user, p.verb, p.resource, p.group, p.name, p.namespace, p.want), func() error {
 			review, err := i.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: tt.user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: tt.verb, Group: tt.group, Resource: resource, Subresource: sub, Namespace: tt.namespace,
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: p.user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: p.verb, Group: p.group, Resource: resource, Subresource: sub, Name: p.name, Namespace: p.namespace,
 				}},
 			}, metav1.CreateOptions{})
-			if err == nil && review.Status.Allowed != tt.want {
+			if err == nil && review.Status.Allowed != p.want {
 				err = fmt.Errorf("it is %t: %s", review.Status.Allowed, review.Status.Reason)
 			}
 			return err
 		})
 	}
+}
 
-	// And the adapter enforces it: it knows the user whom kube-apiserver passes on.
+// checkEnforced asks the adapter as the viewer of namespace seen: it knows the user whom kube-apiserver
+// passes on, and refuses what he may not see.
+func (i *install) checkEnforced(t *testing.T, path func(namespace string) []string) {
+	t.Helper()
 	config := rest.CopyConfig(i.cluster.Config)
 	config.Impersonate.UserName = "viewer"
 	client, err := kubernetes.NewForConfig(config)
@@ -301,10 +451,9 @@ func (i *install) testPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for ns, forbidden := range map[string]bool{"seen": false, "unseen": true} {
-		err := client.Discovery().RESTClient().Get().
-			AbsPath("/apis", group, "v1beta2", "namespaces", ns, "pods", "*", "vllm_queue_depth").Do(t.Context()).Error()
+		err := client.Discovery().RESTClient().Get().AbsPath(path(ns)...).Do(t.Context()).Error()
 		if apierrors.IsForbidden(err) != forbidden {
-			t.Errorf("the viewer asks for pods of namespace %s: got %v, want forbidden: %t", ns, err, forbidden)
+			t.Errorf("the viewer asks for %s: got %v, want forbidden: %t", strings.Join(path(ns), "/"), err, forbidden)
 		}
 	}
 }
