@@ -104,6 +104,9 @@ func evalDemand(r *Replica, a args) Measure {
 
 // demandOf is the demand of a load on replicas of one variant.
 func demandOf(l demandLoad, c Capacity, slo SLO) Measure {
+	if l.none() {
+		return Measure{Result: Result{State: Idle, HasValue: true}}
+	}
 	if l.WarmTokens == 0 {
 		// None is old enough: what the caches of new ones hold is a better guess than nothing.
 		l.WarmTokens, l.WarmComputed = l.PromptTokens, l.computed
@@ -118,9 +121,6 @@ func demandOf(l demandLoad, c Capacity, slo SLO) Measure {
 	out.Reason = fmt.Sprintf("%.3g requests/s arrive, and the %s is what fills a replica first", d.Rate, d.Bound)
 	if len(d.Without) > 0 {
 		out.Reason += fmt.Sprintf("; not looked at: %v", d.Without)
-	}
-	if d.Replicas == 0 {
-		out.State, out.Reason = Idle, ""
 	}
 	return out
 }
@@ -168,9 +168,9 @@ func (l demandLoad) add(o demandLoad) demandLoad {
 	return demandLoad{l.Load.Add(o.Load), l.computed + o.computed, l.cores + o.cores, l.replicas + o.replicas}
 }
 
-// none reports whether nothing came in the longest window, and nothing is there.
+// none reports whether nothing came in the longest window, and nothing is there now.
 func (l demandLoad) none() bool {
-	sum := l.InUse + l.Running + l.FirstTokens
+	sum := l.InUse + l.FirstTokens
 	for _, n := range l.Waiting {
 		sum += n
 	}
