@@ -44,7 +44,7 @@ func (r *Replica) arrived() Measure {
 		return unknown(st.tooFew())
 	}
 	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(st), Window: st.window}}
-	if w := r.work(); perSecond == 0 && w.some() {
+	if perSecond == 0 {
 		return r.noneCounted(st, func(w work) bool { return w.waiting > 0 })
 	}
 	return out.with(perSecond)
