@@ -165,6 +165,15 @@ func (p *Plan) chosen(pl *place) bool {
 	return true
 }
 
+// told reports whether a series has all of the labels that the query chooses by. Of one that has lost the
+// label of its model on the way it is not known whose it is.
+func (p *Plan) told(pl *place) bool {
+	has := pl.engine.labels(pl.canonical)
+	return !slices.ContainsFunc(p.keys, func(key string) bool {
+		return slices.Contains(has, key) && !seriesLabels{pl.labels, pl.engine.model}.Has(key)
+	})
+}
+
 // seriesLabels are the labels of a series as a selector can name them.
 type seriesLabels struct {
 	labels promlabels.Labels

@@ -70,7 +70,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		r.instead, r.keys = pl.instead(e), pl.keys
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			out[i].foreign = own.runs != nil && (own.runs != e || len(r.unlike) > 0 && r.down == "")
+			out[i].foreign = own.runs != nil && (own.runs != e || r.other && r.down == "")
 		}
 	}
 	return out
@@ -182,6 +182,7 @@ type Replica struct {
 	stats  map[Canonical]*stat
 	ended  map[Canonical]bool // all series of it are over, as the source says
 	unlike map[Canonical]bool // there are series of it, and the query chose none of them
+	other  bool               // there are series that say that they are of what the query did not choose
 	down   string             // a target that cannot be scraped; "" when all can, or nothing says so
 	// instead holds the canonical series that the query at hand reads in the place of others.
 	instead map[Canonical]Canonical
@@ -233,6 +234,7 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 	for _, s := range own.of[e] {
 		if !plan.chosen(s.place) {
 			r.unlike[s.canonical] = true
+			r.other = r.other || plan.told(s.place)
 			continue
 		}
 		if f, ok := find(s.series, s.place, at); ok {
