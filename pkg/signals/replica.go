@@ -266,6 +266,7 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 			r.stats[c] = m.combine(st, seconds[c])
 		}
 	}
+	r.partsLacking()
 	for c, st := range r.stats {
 		// What comes and goes is read as long as what is always written beside it is.
 		if beside := r.stats[e.series[c].beside]; beside != nil {
@@ -274,6 +275,58 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 		}
 	}
 	return r
+}
+
+// partsLacking faults gauges of load that lack a part which another one of them has: an engine that has not
+// set it yet, or whose series got lost on the way. The sum of the other parts would be a low lie, unless
+// the part is known to be 0.
+func (r *Replica) partsLacking() {
+	gauges := []Canonical{Queue, Running, KVUsed}
+	faults := map[*stat]string{}
+	for _, c := range gauges {
+		st, m := r.stats[c], r.engine.series[c]
+		if st == nil || st.fault != "" {
+			continue
+		}
+		for _, other := range gauges {
+			o := r.stats[other]
+			if o == nil || o == st || o.fault != "" || !slices.Equal(m.part, r.engine.series[other].part) {
+				continue
+			}
+			for _, p := range o.parts {
+				if st.part(p.key) == nil && !r.provenZeroIn(m, p.key) {
+					faults[st] = fmt.Sprintf("a part of %s has no sample of %s", o.name, st.name)
+				}
+			}
+		}
+	}
+	for st, fault := range faults {
+		st.fault = fault
+	}
+}
+
+// provenZeroIn reports whether the part of a gauge that is not there is 0, as others of the same part prove.
+func (r *Replica) provenZeroIn(m mapping, key string) bool {
+	for _, c := range m.zeroWith {
+		w := r.stats[c]
+		if w == nil || w.fault != "" {
+			return false
+		}
+		p := w.part(key)
+		if p == nil || slices.ContainsFunc(p.series, func(s []window.Sample) bool { return s[len(s)-1].V != 0 }) {
+			return false
+		}
+	}
+	return len(m.zeroWith) > 0
+}
+
+// part returns the part of that key; nil when there is none.
+func (st *stat) part(key string) *part {
+	i, found := slices.BinarySearchFunc(st.parts, key, func(p *part, key string) int { return strings.Compare(p.key, key) })
+	if !found {
+		return nil
+	}
+	return st.parts[i]
 }
 
 // half is a canonical series, or the one that it is combined with.
