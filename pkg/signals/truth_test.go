@@ -115,7 +115,7 @@ func newJudge(t *rapid.T, all []form, parsed map[string]labels.Labels, seen map[
 		}
 	}
 	first := rapid.SampledFrom(all).Draw(t, "form")
-	for i := range rapid.IntRange(1, 4).Draw(t, "pods") {
+	for i := range rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4}).Draw(t, "pods") {
 		p := &pod{name: fmt.Sprintf("p-%d", i), form: first, start: w.now, ready: w.now, calm: w.now}
 		p.cfg = engine.Config{
 			MaxNumSeqs: rapid.SampledFrom([]int{1, 3, 8}).Draw(t, "seats"), MaxNumBatchedTokens: 512,
@@ -185,7 +185,9 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 	run := func(t *rapid.T) { j.scrapes(t, rapid.IntRange(1, 6).Draw(t, "scrapes")) }
 	return map[string]func(*rapid.T){
 		"": func(t *rapid.T) {
-			j.judge(t, time.Duration(rapid.IntRange(0, 3000).Draw(t, "after"))*w.interval/1000)
+			if after := rapid.IntRange(-1000, 3000).Draw(t, "after"); after >= 0 {
+				j.judge(t, time.Duration(after)*w.interval/1000)
+			}
 		},
 		"runs":       run,
 		"goes on":    run,
@@ -200,7 +202,7 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 			for _, p := range w.pods {
 				p.rate = 0
 			}
-			j.scrapes(t, rapid.IntRange(3, 12).Draw(t, "scrapes"))
+			j.scrapes(t, rapid.IntRange(3, 8).Draw(t, "scrapes"))
 			j.judge(t, 0)
 			p := j.pod(t)
 			p.rate, p.next = j.rate(t), time.Time{}
@@ -215,7 +217,7 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 		"outage": func(t *rapid.T) {
 			w.outage = true
 			w.asleep = rapid.Bool().Draw(t, "asleep")
-			j.scrapes(t, rapid.IntRange(1, 20).Draw(t, "scrapes"))
+			j.scrapes(t, rapid.IntRange(1, 12).Draw(t, "scrapes"))
 			j.judge(t, 0)
 			w.outage, w.asleep = false, false
 			j.disturb(w.pods...)
@@ -229,7 +231,7 @@ func (j *judge) actions() map[string]func(*rapid.T) {
 		"hangs": func(t *rapid.T) {
 			l := rapid.SampledFrom(j.pod(t).ranks).Draw(t, "rank")
 			l.core.Freeze(w.now)
-			j.scrapes(t, rapid.IntRange(1, 12).Draw(t, "scrapes"))
+			j.scrapes(t, rapid.IntRange(1, 9).Draw(t, "scrapes"))
 			if rapid.IntRange(0, 3).Draw(t, "goes on") > 0 {
 				j.judge(t, 0)
 				l.core.Unfreeze(w.now)
@@ -1007,8 +1009,8 @@ func (j *judge) quantile(t *rapid.T, v *view, what string, of observed, q float6
 		// Requests that have been waiting for longer than the quantile are above it, and may count.
 		n, most := float64(len(values)), 0
 		for _, rs := range parts {
-			s := rs[len(rs)-1].shown
-			most += int(s.waiting + s.running)
+			newest := rs[len(rs)-1]
+			most += max(int(newest.shown.waiting+newest.shown.running), newest.stats.Waiting+newest.stats.Running)
 		}
 		true_ := math.NaN()
 		for held := range most + 1 {
