@@ -131,22 +131,45 @@ func (s *Signal) HasSLO() bool { return s.definition.slo }
 
 // Labels lists the labels of the signal's series that a query may choose by, sorted.
 func (s *Signal) Labels() []string {
-	if s.definition.whole {
-		return nil
-	}
 	var out []string
 	for _, e := range s.engines() {
-		for _, c := range s.definition.first(e) {
-			out = append(out, e.labels(c)...)
-		}
-		for key, c := range s.definition.by {
-			if e.has([]Canonical{c}) {
-				out = append(out, key)
-			}
-		}
+		out = append(out, s.definition.labels(e)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// labels lists those of one engine, in no order.
+func (d *definition) labels(e *Engine) []string {
+	if d.whole {
+		return nil
+	}
+	var out []string
+	for _, c := range d.first(e) {
+		out = append(out, e.labels(c)...)
+	}
+	for key, c := range d.by {
+		if e.has([]Canonical{c}) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// misses returns a key by which the query chooses and that no series of the signal on an engine has, so
+// that it chooses nothing there; "" when there is none.
+func (p *Plan) misses(e *Engine) string {
+	if p.where == nil {
+		return ""
+	}
+	has := p.signal.definition.labels(e)
+	reqs, _ := p.where.Requirements()
+	for _, r := range reqs {
+		if !slices.Contains(has, r.Key()) && !r.Matches(seriesLabels{}) {
+			return r.Key()
+		}
+	}
+	return ""
 }
 
 // chosen reports whether a query takes a series. A key that this canonical series does not have

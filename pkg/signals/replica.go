@@ -52,12 +52,18 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		e := pl.signal.engine
 		if e == nil {
 			if e = own.whatever; e == nil {
-				out[i] = unknown("the source has no sample of an engine in this pod")
+				out[i] = unknown(own.silence())
 				out[i].foreign = own.runs != nil
 				continue
 			}
 			if why := pl.signal.definition.lacks(e); why != "" {
 				out[i] = unknown(fmt.Sprintf("not computable on %s, because %s", e.Name, why))
+				continue
+			}
+			if key := pl.misses(e); key != "" {
+				// As for any selector: what does not have the label is not chosen by it.
+				out[i] = unknown(fmt.Sprintf("the series of %s have no label %s", e.Name, key))
+				out[i].foreign = own.runs == e
 				continue
 			}
 		}
@@ -87,6 +93,17 @@ type sorted struct {
 	// runs is that of all engines that serve requests; nil for a pod that is silent: what it runs by now
 	// is not known.
 	runs *Engine
+}
+
+// silence says why there is no engine to read signals of.
+func (s sorted) silence() string {
+	switch {
+	case s.runs != nil:
+		return fmt.Sprintf("%s stands in front of engines, whose requests it repeats: ask for %s signals by that name", s.runs.Name, s.runs.Prefix+"…")
+	case s.down != "":
+		return fmt.Sprintf("the target %s of the pod cannot be scraped", s.down)
+	}
+	return "the source has no sample of an engine in this pod"
 }
 
 // located is a series in one of its places.
@@ -695,6 +712,9 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 		}
 		if st := r.provenZero(m); st != nil {
 			return st, ""
+		}
+		if r.down != "" {
+			return nil, fmt.Sprintf("the target %s of the pod cannot be scraped", r.down)
 		}
 		return nil, fmt.Sprintf("the source has no sample of %s of this %s%s", m.names()[0], r.engine.kind(), m.hint)
 	}
