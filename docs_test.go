@@ -65,13 +65,32 @@ Latencies are there with a quantile in their name too, such as ` + "`vllm_ttft_p
 		for state := signals.Unknown; state <= signals.Stalled; state++ {
 			say("| %s | %s |\n", state, d.States[state])
 		}
-		say("\n| metric | of | read from | and, for the state |\n|---|---|---|---|\n")
+		say("\n| metric | of | read from | and, to tell the state |\n|---|---|---|---|\n")
 		for _, o := range d.Offers {
 			if o.Why != "" {
 				say("| – | %s | not computable: %s | |\n", o.Engine, o.Why)
 				continue
 			}
 			say("| `%s` | %s | %s | %s |\n", o.Metric, o.Engine, code(o.Series), code(o.Sharpened))
+		}
+	}
+	say("\n## Objectives\n\nGoodput, attainment and the miss rate check requests against objectives, each in a histogram. An engine\n" +
+		"without it cannot check that objective, and has none of these signals while it holds.\n\n" +
+		"| engine | ttft | tpot | e2e |\n|---|---|---|---|\n")
+	checks := map[string]map[signals.Canonical]string{}
+	for _, s := range signals.Spellings() {
+		if checks[s.Engine] == nil {
+			checks[s.Engine] = map[signals.Canonical]string{}
+		}
+		checks[s.Engine][s.Series] = map[bool]string{true: "yes", false: "no"}[s.Why == ""]
+	}
+	for _, d := range all {
+		if d.Name != "goodput" {
+			continue
+		}
+		for _, o := range d.Offers {
+			of := checks[o.Engine]
+			say("| %s | %s | %s | %s |\n", o.Engine, of[signals.TTFT], of[signals.TPOT], of[signals.E2E])
 		}
 	}
 	say("\n## Spellings\n\nA series may be stored under several names. Where two of them are written at once, the first counts.\n" +

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/inference-metrics/adapter/internal/slo"
@@ -129,8 +130,8 @@ func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
 		return Config{}, err
 	}
 	var f file
-	if err := yaml.UnmarshalStrict(text, &f); err != nil {
-		return Config{}, explained(err)
+	if err := unmarshal(text, &f); err != nil {
+		return Config{}, err
 	}
 
 	var faults faults
@@ -203,7 +204,11 @@ func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
 		}
 	}
 	for i, l := range f.RoleLabels {
-		faults.invalid(fmt.Sprintf("roleLabels[%d]", i), l, validation.IsQualifiedName(l))
+		field := fmt.Sprintf("roleLabels[%d]", i)
+		faults.invalid(field, l, validation.IsQualifiedName(l))
+		if slices.Contains(f.RoleLabels[:i], l) {
+			faults.add(field, "%s is there already", l)
+		}
 	}
 	c.RoleLabels = f.RoleLabels
 	for i, p := range f.PodLabels {
@@ -211,6 +216,9 @@ func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
 			if !model.UTF8Validation.IsValidLabelName(l.name) {
 				faults.add(fmt.Sprintf("podLabels[%d].%s", i, l.field), "%q is no name of a label: give both, as the series have them", l.name)
 			}
+		}
+		if slices.Contains(f.PodLabels[:i], p) {
+			faults.add(fmt.Sprintf("podLabels[%d]", i), "%s and %s are there already", p.Namespace, p.Pod)
 		}
 		c.Params.PodLabels = append(c.Params.PodLabels, signals.PodLabels(p))
 	}
@@ -288,6 +296,10 @@ func (f *faults) duration(field string, from *duration, to *time.Duration) bool 
 		f.add(field, "%.40q is no duration: write a number and a unit, such as 2.5s or 100ms", *from)
 		return false
 	}
+	if d == 0 {
+		f.add(field, "%q is nothing: leave it out", *from)
+		return false
+	}
 	*to = d
 	return true
 }
@@ -348,17 +360,52 @@ func oneDocument(text []byte) error {
 	}
 }
 
-// explained says in the file's own words what Go found in it.
-func explained(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return fmt.Errorf("%s: this cannot be of type %s", cmp.Or(wrong.Field, "the whole file"), wrong.Value)
+// unmarshal reads a file strictly, also in the case of letters, and says what is wrong in the file's own words.
+func unmarshal(text []byte, f *file) error {
+	object, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return err
 	}
-	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
+	strict, err := kjson.UnmarshalStrict(object, f)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s: want %s, and not a %s", cmp.Or(wrong.Field, "the whole file"), wanted(wrong.Type), given(wrong.Value))
+	case err != nil:
+		return err
+	case len(strict) > 0:
+		_, field, _ := strings.Cut(strict[0].Error(), "unknown field ")
 		all := fields(reflect.TypeFor[file](), "")
 		return fmt.Errorf("unknown field %s: there are %s", field, strings.Join(all, ", "))
 	}
-	return err
+	return nil
+}
+
+// given says in YAML's words what a value is.
+func given(value string) string {
+	switch kind, _, _ := strings.Cut(value, " "); kind {
+	case "array":
+		return "list"
+	case "object":
+		return "mapping"
+	case "string":
+		return "text"
+	default:
+		return kind
+	}
+}
+
+// wanted says in YAML's words what a field takes.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "a mapping of fields to values"
+	case reflect.Float64:
+		return "a number"
+	}
+	return "a text"
 }
 
 // fields lists the fields of the file by their paths.

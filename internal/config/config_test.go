@@ -96,26 +96,29 @@ const (
 func TestBadConfigs(t *testing.T) {
 	want := map[string]string{
 		"unknown-field.yaml":     `unknown field "slos": ` + allFields,
-		"unknown-objective.yaml": `unknown field "itl": ` + allFields,
-		"unknown-in-list.yaml":   `unknown field "name": ` + allFields,
+		"unknown-objective.yaml": `unknown field "slo.itl": ` + allFields,
+		"unknown-in-list.yaml":   `unknown field "podLabels[0].name": ` + allFields,
+		"case.yaml":              `unknown field "Window": ` + allFields,
+		"zero.yaml":              `slo.ttft: "0s" is nothing: leave it out`,
+		"labels-twice.yaml":      "roleLabels[1]: a is there already\npodLabels[1]: kube_namespace and kube_pod are there already",
 		"no-unit.yaml": `window: "60" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
 			`slo.ttft: "fast" is no duration: write a number and a unit, such as 2.5s or 100ms`,
 		"out-of-bounds.yaml": "window: 1s is outside 10s to 10m0s\n" +
 			"slo.ttft: -1s is negative; leave it out for no objective",
 		"no-objective.yaml":  "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
-		"wrong-kind.yaml":    "slo: this cannot be of type array",
-		"no-mapping.yaml":    "the whole file: this cannot be of type array",
-		"twice.yaml":         "error converting YAML to JSON: yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
+		"wrong-kind.yaml":    "slo: want a mapping of fields to values, and not a list",
+		"no-mapping.yaml":    "the whole file: want a mapping of fields to values, and not a list",
+		"twice.yaml":         "yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
 		"two-documents.yaml": "there is more than one document in it: leave out the lines ---",
-		"no-yaml.yaml":       "error converting YAML to JSON: yaml: line 1: did not find expected node content",
+		"no-yaml.yaml":       "yaml: line 1: did not find expected node content",
 		"windows.yaml": "windows[0]: 1s is outside 10s to 10m0s\n" +
 			`windows[1]: "5" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
 			"windows[2]: 2m0s is there already\n" +
 			"windows[4]: 5m0s is there already\n" +
 			"windows[5]: 1h0m0s is outside 10s to 10m0s",
-		"saturation.yaml": "saturation.queue: 0 is outside 0 to 1e6 waiting requests\n" +
-			"saturation.kv: 80 is outside 0 to 1",
-		"saturation-text.yaml": "saturation.queue: this cannot be of type string",
+		"saturation.yaml": "saturation.queue: 0 waiting requests are not above 0, or above 1e6\n" +
+			"saturation.kv: 80 is not above 0, or above 1",
+		"saturation-text.yaml": "saturation.queue: want a number, and not a text",
 		"objectives.yaml": `objectives[0].namespace: "Chat": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')` + "\n" +
 			`objectives[0].slo.ttft: "1" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
 			"objectives[1].selector: unable to parse requirement: found '' expected: '('\n" +

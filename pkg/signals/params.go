@@ -82,10 +82,10 @@ func (p Params) Validate() error {
 		errs = append(errs, errors.New("slo: no objective is set; goodput needs at least one of ttft, tpot, e2e"))
 	}
 	if !(p.Full.Queue > 0 && p.Full.Queue <= 1e6) {
-		errs = append(errs, fmt.Errorf("saturation.queue: %g is outside 0 to 1e6 waiting requests", p.Full.Queue))
+		errs = append(errs, fmt.Errorf("saturation.queue: %g waiting requests are not above 0, or above 1e6", p.Full.Queue))
 	}
 	if !(p.Full.KV > 0 && p.Full.KV <= 1) {
-		errs = append(errs, fmt.Errorf("saturation.kv: %g is outside 0 to 1", p.Full.KV))
+		errs = append(errs, fmt.Errorf("saturation.kv: %g is not above 0, or above 1", p.Full.KV))
 	}
 	return errors.Join(errs...)
 }
