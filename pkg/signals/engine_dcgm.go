@@ -35,7 +35,7 @@ var dcgm = &Engine{
 	},
 }
 
-const dcgmHint = ": it has no GPU, or one that it shares and another pod is named for"
+const dcgmHint = ": it has no GPU, or one that it shares and another pod is named for, or the exporter is not told to export it"
 
 // dcgmValid refuses DCGM's blank values (2^63-16 and above, 1.4e14 for doubles), which mean that
 // there was no reading.
