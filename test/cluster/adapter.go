@@ -30,6 +30,7 @@ const installOverlay = `
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%[1]s]
+components: [%[4]s]
 replicas: [{name: inference-metrics-adapter, count: 0}]
 patches:
 - patch: |
@@ -48,6 +49,22 @@ patches:
 // Install applies deploy/manifests and registers what listens at the loopback address as the
 // adapter, which need not be there yet. It serves with a certificate of AdapterCertificate.
 func (c *Cluster) Install(ctx context.Context, address string) error {
+	return c.install(ctx, address, "")
+}
+
+// InstallExternal adds external metrics to what Install has installed, for the same address.
+func (c *Cluster) InstallExternal(ctx context.Context, address string) error {
+	return c.install(ctx, address, "external")
+}
+
+// UninstallExternal takes the API of external metrics away again.
+func (c *Cluster) UninstallExternal(ctx context.Context) error {
+	_, err := c.Kubectl(ctx, "delete", "--ignore-not-found", "apiservice", "v1beta1.external.metrics.k8s.io")
+	return err
+}
+
+// install applies deploy/manifests with one of their components, or none.
+func (c *Cluster) install(ctx context.Context, address, component string) error {
 	module, err := moduleDir()
 	if err != nil {
 		return err
@@ -61,11 +78,14 @@ func (c *Cluster) Install(ctx context.Context, address string) error {
 		return err
 	}
 	// kustomize takes relative paths only.
-	base, err := filepath.Rel(overlay, filepath.Join(module, "..", "..", "deploy", "manifests", "base"))
+	manifests, err := filepath.Rel(overlay, filepath.Join(module, "..", "..", "deploy", "manifests"))
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf(installOverlay, base, base64.StdEncoding.EncodeToString(c.servingCA.pem), port)
+	if component != "" {
+		component = filepath.Join(manifests, "components", component)
+	}
+	text := fmt.Sprintf(installOverlay, filepath.Join(manifests, "base"), base64.StdEncoding.EncodeToString(c.servingCA.pem), port, component)
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644); err != nil {
 		return err
 	}

@@ -294,27 +294,12 @@ func contractErrors(t *testing.T, ns, other, pod string) {
 }
 
 func contractRBAC(t *testing.T, ns string) {
-	ctx := t.Context()
 	path := fmt.Sprintf("/apis/%s/v1beta2/namespaces/%s/pods/*/vllm_queue_depth", group, ns)
-	if _, err := shared.Client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	config, err := shared.ServiceAccountConfig(ctx, ns, "reader")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := newReader(t, ns)
 	if resp := get(t, config, path, "application/json"); resp.status != http.StatusForbidden {
 		t.Errorf("without a role: %d %s, want 403", resp.status, resp.body)
 	}
-	if _, err := shared.Client.RbacV1().RoleBindings(ns).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: "reader"}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	letView(t, ns)
 	eventually(t, time.Minute, "the role view allows reading", func() error {
 		if resp := get(t, config, path, "application/json"); resp.status != http.StatusOK {
 			return fmt.Errorf("%d %s", resp.status, resp.body)
@@ -330,6 +315,33 @@ func contractRBAC(t *testing.T, ns string) {
 	direct := rest.AnonymousClientConfig(shared.Config)
 	if resp := get(t, direct, path, "application/json"); resp.status != http.StatusForbidden && resp.status != http.StatusUnauthorized {
 		t.Errorf("anonymously: %d, want 401 or 403", resp.status)
+	}
+}
+
+// newReader makes a service account in a namespace, and returns its client's configuration.
+func newReader(t *testing.T, ns string) *rest.Config {
+	t.Helper()
+	if _, err := shared.Client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config, err := shared.ServiceAccountConfig(t.Context(), ns, "reader")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// letView lets the service account of newReader view its namespace.
+func letView(t *testing.T, ns string) {
+	t.Helper()
+	if _, err := shared.Client.RbacV1().RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: "reader"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -236,11 +236,11 @@ func newAdapter(t *testing.T, args ...string) *cluster.Adapter {
 
 // startAdapters puts adapters on Prometheus behind the Service, and waits until the API server has
 // found them.
-func startAdapters(t *testing.T, n int) []*cluster.Adapter {
+func startAdapters(t *testing.T, n int, args ...string) []*cluster.Adapter {
 	t.Helper()
 	var all []*cluster.Adapter
 	for range n {
-		a := newAdapter(t, "--prometheus-url="+shared.Prometheus.URL)
+		a := newAdapter(t, append([]string{"--prometheus-url=" + shared.Prometheus.URL}, args...)...)
 		join(t, a)
 		all = append(all, a)
 	}

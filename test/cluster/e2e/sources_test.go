@@ -131,10 +131,7 @@ func compare(t *testing.T, ask func(string) (map[string]map[string]float64, erro
 
 // askDirectly asks an adapter past the API server, as an administrator.
 func askDirectly(t *testing.T, a *cluster.Adapter, ns, metric string) (map[string]float64, error) {
-	config := rest.CopyConfig(shared.Config)
-	config.Host = "https://" + a.Address
-	config.TLSClientConfig.CAData = shared.AdapterCA()
-	resp := get(t, config, fmt.Sprintf("/apis/%s/v1beta2/namespaces/%s/pods/*/%s", group, ns, metric), "application/json")
+	resp := get(t, directly(a), fmt.Sprintf("/apis/%s/v1beta2/namespaces/%s/pods/*/%s", group, ns, metric), "application/json")
 	if resp.status != http.StatusOK {
 		return nil, &answerError{resp.status, string(resp.body)}
 	}
@@ -147,4 +144,12 @@ func askDirectly(t *testing.T, a *cluster.Adapter, ns, metric string) (map[strin
 		values[item.DescribedObject.Name] = item.Value.AsApproximateFloat64()
 	}
 	return values, nil
+}
+
+// directly is the configuration of an administrator's client of an adapter.
+func directly(a *cluster.Adapter) *rest.Config {
+	config := rest.CopyConfig(shared.Config)
+	config.Host = "https://" + a.Address
+	config.TLSClientConfig.CAData = shared.AdapterCA()
+	return config
 }
