@@ -75,12 +75,13 @@ func newJudge(t *rapid.T, all []form, parsed map[string]labels.Labels, seen map[
 		now:      epoch,
 		interval: rapid.SampledFrom([]time.Duration{5, 10, 15, 30}).Draw(t, "interval") * time.Second,
 		markers:  rapid.Bool().Draw(t, "markers"),
-		ups:      rapid.Bool().Draw(t, "up"),
 		bare:     rapid.IntRange(0, 4).Draw(t, "bare") == 0,
 		rng:      rand.New(rand.NewPCG(rapid.Uint64Range(0, 1<<20).Draw(t, "seed"), 1)),
 		streams:  map[string][]*stream{},
 		parsed:   parsed,
 	}
+	// Who tells which targets are up is who scrapes them, and tells of ends too.
+	w.ups = w.markers && rapid.Bool().Draw(t, "up")
 	j := &judge{w: w, forms: all, params: signals.DefaultParams(), plans: map[string][]*signals.Plan{}, seen: seen, shuffle: rand.New(rand.NewPCG(1, 1))}
 	j.params.Window = rapid.SampledFrom([]time.Duration{20, 30, 60}).Draw(t, "window") * time.Second
 	j.params.SLO = signals.SLO{
@@ -510,8 +511,9 @@ func (w *world) view(p *pod, at signals.At, params signals.Params) *view {
 	}
 	v.fresh = 2 * time.Duration(gap) * time.Millisecond
 	for _, rs := range byPart {
-		slices.SortStableFunc(rs, func(a, b reading) int { return cmp.Compare(a.t, b.t) })
-		rs = slices.CompactFunc(rs, func(a, b reading) bool { return a.t == b.t })
+		// By true time: of two spellings one may be stamped before a clock was set back.
+		slices.SortStableFunc(rs, func(a, b reading) int { return a.at.Compare(b.at) })
+		rs = slices.CompactFunc(rs, func(a, b reading) bool { return a.at.Equal(b.at) })
 		if len(rs) < 2 || rs[len(rs)-1].t < v.newest-params.Window.Milliseconds() {
 			continue
 		}
