@@ -47,6 +47,9 @@ type group struct {
 func (o *objects) Kinds() []schema.GroupResource { return o.kinds }
 
 func (o *objects) Members(of pods.Object) ([]*pods.Pod, error) {
+	if of.GroupResource == pods.Namespaces {
+		of.Namespace = ""
+	}
 	g, ok := o.byName[of]
 	switch {
 	case o.unread != nil:
@@ -317,6 +320,11 @@ func TestObjectsOverHTTP(t *testing.T) {
 		"/namespaces/serving/deployments.apps/third/vllm_queue_depth":                                   "404",
 		"/namespaces/other/deployments.apps/whole/vllm_queue_depth":                                     "404",
 		"/namespaces/other/metrics/vllm_queue_depth":                                                    "404",
+		"/namespaces/serving/metrics/vllm_queue_depth?labelSelector=":                                   "v1 Namespace serving=7",
+		"/namespaces/other/namespaces/serving/vllm_queue_depth":                                         "404", // who may ask in other only
+		"/namespaces/other/namespaces/*/vllm_queue_depth":                                               "404",
+		"/namespaces/serving/namespaces/serving/vllm_queue_depth":                                       "404",
+		"/deployments.apps/whole/vllm_queue_depth":                                                      "404",
 		"/namespaces/serving/deployments.apps/whole/vllm_queue_depth?metricLabelSelector=window%3D3m":   "400",
 		"/namespaces/serving/deployments.apps/whole/vllm_queue_depth?metricLabelSelector=window%3D2m":   "503",
 	} {

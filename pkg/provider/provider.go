@@ -140,11 +140,15 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 
 // askOf asks for a signal of pods, or of objects of a kind.
 func (p *Provider) askOf(info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
-	if info.GroupResource == podResource && !info.Namespaced {
-		return query.Request{}, notFound("%s is served on pods, which are in a namespace: ask under .../namespaces/NAMESPACE/pods/...", info.Metric)
-	}
 	if kinds := p.Groups.Kinds(); info.GroupResource != podResource && !slices.Contains(kinds, info.GroupResource) {
 		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s", info.Metric, info.GroupResource, listed(kinds))
+	}
+	switch {
+	case info.GroupResource == pods.Namespaces && info.Namespaced:
+		// The asker was let in for the namespace in the path, and asks for one that is named behind it.
+		return query.Request{}, notFound("%s is served on namespaces, which are in none: ask for .../namespaces/NAMESPACE/metrics/%s", info.Metric, info.Metric)
+	case info.GroupResource != pods.Namespaces && !info.Namespaced:
+		return query.Request{}, notFound("%s is served on %s, which are in a namespace: ask under .../namespaces/NAMESPACE/%s/...", info.Metric, info.GroupResource, info.GroupResource)
 	}
 	return p.ask(info.Metric, metricSelector, preferred, isPool(info.GroupResource))
 }
