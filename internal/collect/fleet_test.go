@@ -180,7 +180,7 @@ func (f *fleet) add(variant string, cores int) *served {
 	p.Variant, p.Seats, p.BatchTokens = variant, float64(f.cfg.MaxNumSeqs), float64(f.cfg.MaxNumBatchedTokens)
 	s := &served{Pod: p, series: map[string]*scraped{}, cores: make([]*engine.Engine, cores)}
 	f.pods = append(f.pods, s)
-	f.restart(s)
+	f.restart(s, time.Now())
 	f.list()
 	return s
 }
@@ -198,13 +198,13 @@ func (f *fleet) list() {
 	f.index.Replace(all)
 }
 
-// restart makes the pod's process a new one.
-func (f *fleet) restart(s *served) {
+// restart makes the pod's process a new one, that began at a time.
+func (f *fleet) restart(s *served, at time.Time) {
 	for i := range s.cores {
 		cfg := f.cfg
 		cfg.Seed = f.rng.Uint64()
 		var err error
-		if s.cores[i], err = engine.New(cfg, time.Now()); err != nil {
+		if s.cores[i], err = engine.New(cfg, at); err != nil {
 			f.t.Fatal(err)
 		}
 	}

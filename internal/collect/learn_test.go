@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/inference-metrics/adapter/internal/engine"
 	"github.com/inference-metrics/adapter/internal/pods"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
@@ -125,7 +126,15 @@ func TestWhatTeaches(t *testing.T) {
 		{"every minute, once", func(*fleet, *served, time.Duration) {}, "1[6-9]|20"},
 		{"a restart in each", func(f *fleet, s *served, at time.Duration) {
 			if at%(50*time.Second) == 0 {
-				f.restart(s)
+				// It has as much to do again by the time it is read.
+				before := time.Now().Add(-4 * time.Second)
+				f.restart(s, before)
+				for id := range uint64(40) {
+					if err := s.cores[0].Submit(before, engine.Request{ID: 1<<40 + id, PromptTokens: 100, OutputTokens: 300}); err != nil {
+						f.t.Fatal(err)
+					}
+				}
+				s.cores[0].Advance(time.Now())
 			}
 		}, ""},
 		{"a hang in each", func(f *fleet, s *served, at time.Duration) {
