@@ -119,12 +119,15 @@ var windowsSeen = regexp.MustCompile(`(\d+) busy windows have been seen`)
 func TestWhatTeaches(t *testing.T) {
 	for _, tt := range []struct {
 		name string
+		rate float64 // requests per second
 		do   func(f *fleet, s *served, at time.Duration)
 		want string // windows that have been seen; "" for none
 	}{
 		// The first one is not whole. Two queries measure the same.
-		{"every minute, once", func(*fleet, *served, time.Duration) {}, "1[6-9]|20"},
-		{"a restart in each", func(f *fleet, s *served, at time.Duration) {
+		{"every minute, once", 1.2, func(*fleet, *served, time.Duration) {}, "1[6-9]|20"},
+		// Then they hardly meet, and for how long they ran is known of those that finished.
+		{"a request now and then", 0.01, func(*fleet, *served, time.Duration) {}, "[3-9]|1[0-9]"},
+		{"a restart in each", 1.2, func(f *fleet, s *served, at time.Duration) {
 			if at%(50*time.Second) == 0 {
 				// It has as much to do again by the time it is read.
 				before := time.Now().Add(-4 * time.Second)
@@ -137,7 +140,7 @@ func TestWhatTeaches(t *testing.T) {
 				s.cores[0].Advance(time.Now())
 			}
 		}, ""},
-		{"a hang in each", func(f *fleet, s *served, at time.Duration) {
+		{"a hang in each", 1.2, func(f *fleet, s *served, at time.Duration) {
 			switch at % (50 * time.Second) {
 			case 0:
 				s.cores[0].Freeze(time.Now())
@@ -145,14 +148,14 @@ func TestWhatTeaches(t *testing.T) {
 				s.cores[0].Unfreeze(time.Now())
 			}
 		}, ""},
-		{"a gap in each", func(f *fleet, s *served, at time.Duration) {
+		{"a gap in each", 1.2, func(f *fleet, s *served, at time.Duration) {
 			s.silent = at%(50*time.Second) < 10*time.Second
 		}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inFleet(t, func(f *fleet, c *Collector) {
 				s := f.add("a", 1)
-				f.loads["a"] = newRequests(t, 1.2, 1)
+				f.loads["a"] = newRequests(t, tt.rate, 1)
 				f.run(c, 20*time.Minute, func(at time.Duration) { tt.do(f, s, at) })
 				_, err := c.learning.learner.Model("/a")
 				if err == nil {
@@ -211,7 +214,7 @@ func TestDrain(t *testing.T) {
 		want time.Duration
 	}{
 		{[]*pods.Pod{pod("p", 30*time.Second)}, 2 * time.Minute},
-		{[]*pods.Pod{pod("p", 30*time.Second), pod("q", 5*time.Minute)}, 5 * time.Minute},
+		{[]*pods.Pod{pod("q", 5*time.Minute), pod("p", 30*time.Second)}, 5 * time.Minute},
 		{[]*pods.Pod{pod("p", 30*time.Second), pod("q", 9*time.Minute)}, 5 * time.Minute}, // Ready again
 		{[]*pods.Pod{pod("r", time.Hour), pod("p", 30*time.Second)}, 2 * time.Minute},     // nor is that a start
 	} {
