@@ -74,6 +74,7 @@ type Collector struct {
 	// The rest belongs to the goroutine that ticks.
 	store  *window.Store
 	known  map[string]bool // names that a fetch has brought the past of
+	read   map[string]bool // names that have been read in full at some time
 	synced time.Time       // when the newest fetch that succeeded began
 	offset time.Duration   // the source's clock less ours
 	failed bool
@@ -119,6 +120,7 @@ func New(c Config) (*Collector, error) {
 		metrics:   newMetrics(),
 		store:     window.New(retention, c.Params.GroupOf),
 		known:     map[string]bool{},
+		read:      map[string]bool{},
 		exporters: map[types.UID]bool{},
 		learning:  newLearning(c.Role),
 	}
@@ -231,6 +233,7 @@ func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
 		for _, n := range names {
 			// The past of a name that could not be read is asked for until it comes, and of no other.
 			c.known[n] = partial == nil || !slices.Contains(partial.Names, n)
+			c.read[n] = c.read[n] || err == nil
 		}
 		return true
 	}
@@ -265,9 +268,14 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		results:   map[types.NamespacedName]measured{},
 		pools:     map[types.NamespacedName]measured{},
 		exporters: map[types.UID]bool{},
+
+		unsurveyed: map[signals.Query]bool{},
 	}
 	for i, p := range plans {
 		snap.demanded[p.Query] = i
+		if err != nil && !c.surveyed(p) {
+			snap.unsurveyed[p.Query] = true
+		}
 	}
 	if len(plans) == 0 {
 		return snap
@@ -318,6 +326,17 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		}
 	}
 	return snap
+}
+
+// surveyed reports whether all that a plan reads has been read in full at some time, so that the pods that
+// have it are known.
+func (c *Collector) surveyed(p *signals.Plan) bool {
+	for _, names := range signals.Names([]*signals.Plan{p}) {
+		if slices.ContainsFunc(names, func(n string) bool { return !c.read[n] }) {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Collector) instant(key, name string, now time.Time, err error) signals.At {

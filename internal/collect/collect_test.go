@@ -357,6 +357,34 @@ func TestOneNameFails(t *testing.T) {
 	})
 }
 
+// Which pods have an engine is known once the source has been read in full, and stays known.
+func TestSurvey(t *testing.T) {
+	part := &source.PartialError{Err: errors.New("a store does not answer")}
+	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 0)}, err: part, part: true}
+	a, b := readyPod("a", time.Hour), readyPod("b", time.Hour)
+	inBubble(t, src, func() []*pods.Pod { return []*pods.Pod{a, b} }, func(c *Collector) {
+		c.SetStanding(plans("vllm_queue_depth"))
+		for _, step := range []struct {
+			err      error
+			surveyed bool
+		}{{part, false}, {nil, true}, {part, true}} {
+			src.change(func() { src.err = step.err })
+			time.Sleep(2 * DefaultInterval)
+			synctest.Wait()
+			if got := c.Snapshot().Surveyed(query("vllm_queue_depth")); got != step.surveyed || c.Snapshot().Exports(b) {
+				t.Errorf("with error %v: surveyed is %v", step.err, got)
+			}
+		}
+		src.change(func() { src.err = part })
+		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth"))
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		if c.Snapshot().Surveyed(query("sglang_queue_depth")) || !c.Snapshot().Surveyed(query("vllm_queue_depth")) {
+			t.Error("names that were never read in full count as read, or others no more")
+		}
+	})
+}
+
 // A source that hangs must not leave its last answer standing.
 func TestStuckCollectionAges(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7)}}

@@ -29,6 +29,8 @@ type Snapshot struct {
 	pools map[types.NamespacedName]measured
 	// exporters are the pods that have had series of an engine, and what owns them.
 	exporters map[types.UID]bool
+	// unsurveyed are the queries of which the source has not been read in full yet.
+	unsurveyed map[signals.Query]bool
 }
 
 // measured is what was measured of one pod or pool.
@@ -94,6 +96,10 @@ func (s *Snapshot) Merge(plan *signals.Plan, members []*pods.Pod, roles []string
 func (s *Snapshot) Exports(pod *pods.Pod) bool {
 	return s.exporters[pod.UID] || pod.Owner != "" && s.exporters[pod.Owner]
 }
+
+// Surveyed reports whether a pod of which Exports is false has none of what a query reads. Where the source
+// has answered in part only since the collector started, it may be in what was not read.
+func (s *Snapshot) Surveyed(q signals.Query) bool { return !s.unsurveyed[q] }
 
 // at finds a query; what is returned with a reason is to be answered in the place of a value.
 func (s *Snapshot) at(q signals.Query) (int, signals.Measure) {

@@ -40,7 +40,10 @@ func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metric
 		return nil, err
 	}
 	all := slices.DeleteFunc(p.Pods.Select(namespace, labels.Everything()), func(pod *pods.Pod) bool { return !pod.Exports() })
-	members, roles := p.counting(all, true, r)
+	members, roles, err := p.counting(all, true, r)
+	if err != nil {
+		return nil, err
+	}
 	var none reasons
 	if len(members) == 0 {
 		none.add(absence{reason: "it has no pod with an engine that has been Ready and is not ending" + ofRole(r), data: true})

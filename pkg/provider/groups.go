@@ -79,13 +79,12 @@ func (p *Provider) members(o pods.Object, r query.Request) ([]*pods.Pod, []strin
 	if err != nil {
 		return nil, nil, groupError(r, err)
 	}
-	members, roles := p.counting(all, isMixed(o.GroupResource), r)
-	return members, roles, nil
+	return p.counting(all, isMixed(o.GroupResource), r)
 }
 
 // counting returns those pods that count for a request, with their roles. Pods of mixed workloads count
 // where an engine is in them.
-func (p *Provider) counting(all []*pods.Pod, mixed bool, r query.Request) (members []*pods.Pod, roles []string) {
+func (p *Provider) counting(all []*pods.Pod, mixed bool, r query.Request) (members []*pods.Pod, roles []string, err error) {
 	snapshot := p.Snapshots.Snapshot()
 	for _, pod := range all {
 		role := pods.Role(pod, p.RoleLabels)
@@ -94,11 +93,14 @@ func (p *Provider) counting(all []*pods.Pod, mixed bool, r query.Request) (membe
 		case !r.Takes(role):
 		case mixed && !snapshot.Exports(pod):
 			// A router or a web server: the selector takes it in, and no engine is in it.
+			if !snapshot.Surveyed(r.Plan.Query) {
+				return nil, nil, unavailable("%s: whether pod %s has an engine is not known yet; the source cannot be read: %v", r.Plan.Query.Signal, pod.Name, snapshot.Err)
+			}
 		default:
 			members, roles = append(members, pod), append(roles, role)
 		}
 	}
-	return members, roles
+	return members, roles, nil
 }
 
 func ofRole(r query.Request) string {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
@@ -253,6 +254,19 @@ func TestObjectsThatCannotBeTold(t *testing.T) {
 	checkError(t, err, 503, "vllm_queue_depth: the deployments.apps of the cluster have not been read yet")
 	_, err = w.GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("deployments.apps", queueDepth), labels.Everything())
 	checkError(t, err, 503, "have not been read yet")
+
+	// In part: the router may as well be an engine in what was not read, with all that waits.
+	w = newWorld(t, &source.PartialError{Err: errDown})
+	for _, kind := range []string{"services", "namespaces"} {
+		name := types.NamespacedName{Namespace: "serving", Name: "routed"}
+		if kind == "namespaces" {
+			name = types.NamespacedName{Name: "serving"}
+		}
+		_, err = w.GetMetricByName(t.Context(), name, info(kind, queueDepth), labels.Everything())
+		checkError(t, err, 503, "whether pod router has an engine is not known yet; the source cannot be read: the test's source: connection refused")
+	}
+	_, err = w.GetExternalMetric(t.Context(), "serving", labels.Everything(), provider.ExternalMetricInfo{Metric: queueDepth})
+	checkError(t, err, 503, "has an engine is not known")
 }
 
 func TestSelectedObjects(t *testing.T) {

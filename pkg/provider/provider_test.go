@@ -23,7 +23,7 @@ import (
 const queueDepth = "vllm_queue_depth"
 
 func info(resource, metric string) provider.CustomMetricInfo {
-	return provider.CustomMetricInfo{GroupResource: schema.ParseGroupResource(resource), Namespaced: true, Metric: metric}
+	return provider.CustomMetricInfo{GroupResource: schema.ParseGroupResource(resource), Namespaced: resource != "namespaces", Metric: metric}
 }
 
 func selector(t *testing.T, s string) labels.Selector {
