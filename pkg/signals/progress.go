@@ -20,7 +20,6 @@ type work struct {
 }
 
 func (w work) none() bool { return w.unknown == "" && w.waiting == 0 && w.running == 0 }
-func (w work) some() bool { return w.unknown == "" && (w.waiting > 0 || w.running > 0) }
 
 func (w work) String() string {
 	return fmt.Sprintf("%g waiting and %g running", w.waiting, w.running)
