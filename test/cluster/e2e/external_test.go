@@ -206,7 +206,7 @@ func TestExternal(t *testing.T) {
 			t.Errorf("%s lists external metrics while they are off", whose)
 		}
 		if resp := get(t, asker, "/apis/"+externalGroup+"/v1beta1", "application/json"); resp.status != http.StatusNotFound {
-			t.Errorf("%s answers %d while external metrics are off: %s", whose, resp.status, resp.body)
+			t.Errorf("%s answers %d while external metrics are off: %.200s", whose, resp.status, resp.body)
 		}
 	}
 
