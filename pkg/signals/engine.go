@@ -126,6 +126,9 @@ type mapping struct {
 	beside Canonical
 	// noneIsZero says that where beside is written and this one is not at all, it is 0.
 	noneIsZero bool
+	// unless is a counter of the same things: where it grew in the window there are some, and that this
+	// series is not written at all is no 0.
+	unless Canonical
 	// hint says what may be behind a series that is not there.
 	hint string
 }

@@ -23,7 +23,7 @@ package signals
 // Presence. A picker without flow control holds nothing back and has no series of it; with flow control
 // a series comes with the first request of a flow, and goes as the flow has been idle for long. So where
 // a picker tells how many replicas are ready and nothing of what it holds, it holds nothing: also of a pool
-// that is empty (llm-d/llm-d#2492). A picker that refuses the requests of an empty pool instead of holding
+// that is empty (llm-d/llm-d#2492). Where it counts requests that leave, the series was lost on the way. A picker that refuses the requests of an empty pool instead of holding
 // them (before kubernetes-sigs/gateway-api-inference-extension#1952) never says that there are any.
 var epp = &Engine{
 	Name: "the endpoint picker",
@@ -31,7 +31,7 @@ var epp = &Engine{
 		PoolHeld: {
 			kind: Gauge, spellings: eppNames("flow_control_queue_size", "inference_extension_flow_control_queue_size"),
 			within: []string{"fairness_id", "priority", "model_name", "target_model_name"},
-			beside: PoolReady, noneIsZero: true,
+			beside: PoolReady, noneIsZero: true, unless: PoolLeft,
 		},
 		PoolLeft: {
 			kind: Counter, spellings: eppNames("flow_control_requests_total"),

@@ -739,6 +739,11 @@ func (r *Replica) provenZero(m mapping) *stat {
 	if m.noneIsZero && r.at.Partial {
 		return nil // it may be in what was not read
 	}
+	if counted := r.stats[m.unless]; counted != nil && counted.fault == "" {
+		if grown, _, _, ok := counted.increase(); !ok || grown > 0 {
+			return nil
+		}
+	}
 	var zero *stat
 	for _, c := range witnesses {
 		w := r.stats[c]

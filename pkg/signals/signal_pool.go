@@ -15,7 +15,7 @@ var poolQueueDepth = definition{
 	formula: "pool_held + pool_queue: what flow control holds, over all flows and pickers, and the waiting requests of the pool's replicas, as the picker saw them last; " +
 		"without flow control the gateway holds none. A pool without replicas has what is held",
 	needs:    []Canonical{PoolHeld, PoolQueue},
-	reads:    []Canonical{PoolReady},
+	reads:    []Canonical{PoolReady, PoolLeft},
 	whole:    true,
 	eval:     levelOf(PoolHeld, PoolQueue),
 	overload: "rises without limit: it adds up what arrives too much",
@@ -28,7 +28,7 @@ var poolHeldRequests = definition{
 	help:     "Requests that the gateway holds back in front of the InferencePool, as it is saturated or has no replica.",
 	formula:  "pool_held; with priority=… or fairness_id=… only those of such flows. 0 without flow control",
 	needs:    []Canonical{PoolHeld},
-	reads:    []Canonical{PoolReady},
+	reads:    []Canonical{PoolReady, PoolLeft},
 	eval:     levelOf(PoolHeld),
 	overload: "rises without limit, once the pool is saturated",
 	target:   "Object, AverageValue; pair it with pool_saturation or in-flight requests, as it is 0 until the pool is full",
