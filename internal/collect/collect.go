@@ -132,7 +132,7 @@ func New(c Config) (*Collector, error) {
 func (c *Collector) Snapshot() *Snapshot { return c.current.Load() }
 
 // ErrCrowded says that too many different queries have been asked lately.
-var ErrCrowded = fmt.Errorf("more than %d different queries have been asked in the last %s: ask with fewer different parameters", maxAsked, askedFor)
+var ErrCrowded = fmt.Errorf("more than %d queries with different parameters have been asked in the last %s: ask with fewer", maxAsked, askedFor)
 
 // Ask says that somebody asked a query: it is collected for the next ten minutes. One that is not in
 // the current snapshot is collected at once. It fails only when there is no room for another query.

@@ -13,16 +13,17 @@ import (
 // askedFor is how long a query is collected after somebody asked it.
 const askedFor = 10 * time.Minute
 
-// maxAsked bounds the different queries that are collected because somebody asked them: parameters are
-// free, and each query costs an evaluation of every pod. What HPAs name comes on top.
-const maxAsked = 1000
+// maxAsked bounds the different queries with parameters that are collected because somebody asked them:
+// parameters are free, and each query costs an evaluation of every pod. What HPAs name comes on top, and
+// so do signals without parameters, of which there are as many as the catalogue has.
+const maxAsked = 100
 
 // demand knows which queries are wanted. Asking is on the path of every request: where the query is
 // known it takes no lock.
 type demand struct {
 	asked    sync.Map // signals.Query to *asked
 	mu       sync.Mutex
-	count    int // of asked
+	count    int // of asked, with parameters
 	standing atomic.Pointer[map[signals.Query]*signals.Plan]
 	wake     chan struct{}
 }
@@ -52,15 +53,19 @@ func (d *demand) ask(plan *signals.Plan, now time.Time) bool {
 	if d.touch(plan, now) {
 		return true
 	}
-	if d.count >= maxAsked {
-		return false
+	if hasParameters(plan.Query) {
+		if d.count >= maxAsked {
+			return false
+		}
+		d.count++
 	}
 	a := &asked{plan: plan}
 	a.last.Store(now.Unix())
 	d.asked.Store(plan.Query, a)
-	d.count++
 	return true
 }
+
+func hasParameters(q signals.Query) bool { return q != signals.Query{Signal: q.Signal} }
 
 func (d *demand) touch(plan *signals.Plan, now time.Time) bool {
 	v, ok := d.asked.Load(plan.Query)
@@ -104,7 +109,9 @@ func (d *demand) plans(now time.Time) []*signals.Plan {
 		case now.Sub(time.Unix(a.last.Load(), 0)) >= askedFor:
 			d.mu.Lock()
 			d.asked.Delete(q)
-			d.count--
+			if hasParameters(a.plan.Query) {
+				d.count--
+			}
 			d.mu.Unlock()
 		case standing[a.plan.Query] == nil:
 			out = append(out, a.plan)

@@ -304,11 +304,11 @@ func TestSelectedObjects(t *testing.T) {
 	}
 }
 
-// Whoever asks a thousand different questions does not make the collector evaluate them all.
+// Whoever asks hundreds of different questions does not make the collector evaluate them all.
 func TestCrowded(t *testing.T) {
 	w := newWorld(t, nil)
 	w.f.refuse = collect.ErrCrowded
-	const message = "vllm_queue_depth: more than 1000 different queries have been asked in the last 10m0s"
+	const message = "vllm_queue_depth: more than 100 queries with different parameters have been asked in the last 10m0s"
 	_, err := w.GetMetricByName(t.Context(), types.NamespacedName{Namespace: "serving", Name: "a"}, info("pods", queueDepth), labels.Everything())
 	checkError(t, err, 503, message)
 	_, err = w.GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("deployments.apps", queueDepth), labels.Everything())
