@@ -129,6 +129,8 @@ type mapping struct {
 	// unless is a counter of the same things: where it grew in the window there are some, and that this
 	// series is not written at all is no 0.
 	unless Canonical
+	// ofAll says that the series does not carry the label of the model: it is of all the pod serves.
+	ofAll bool
 	// hint says what may be behind a series that is not there.
 	hint string
 }
@@ -153,6 +155,9 @@ func (e *Engine) labels(c Canonical) []string {
 	out := slices.Concat(e.part, m.part, m.within)
 	if e.model != "" {
 		out = append(out, e.model, modelKey)
+	}
+	if m.ofAll {
+		out = slices.DeleteFunc(out, func(l string) bool { return l == e.model || l == modelKey })
 	}
 	return out
 }
