@@ -55,7 +55,9 @@ func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, select
 	for _, o := range objects {
 		item, err := p.ofObject(o, r)
 		if err != nil {
-			first = cmpErr(first, err)
+			if first == nil {
+				first = err
+			}
 			continue
 		}
 		list.Items = append(list.Items, *item)
@@ -64,13 +66,6 @@ func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, select
 		return nil, first
 	}
 	return list, nil
-}
-
-func cmpErr(first, err error) error {
-	if first != nil {
-		return first
-	}
-	return err
 }
 
 // members returns the pods that count for an object, with their roles.
