@@ -33,6 +33,7 @@ import (
 const (
 	manifests = "../../../deploy/manifests"
 	script    = "../../../deploy/tls.sh"
+	installer = "../../../deploy/install.sh"
 	secret    = "inference-metrics-adapter-tls"
 )
 
@@ -142,7 +143,6 @@ func (i *install) testExternal(t *testing.T, certs string) {
 	if after := spec(); after != before || !strings.Contains(after, "a2VkYQ==") {
 		t.Errorf("%s changed another server's APIService from %s to %s", script, before, after)
 	}
-	i.kubectl(t, "delete", "apiservice", externalAPI)
 
 	copied := t.TempDir()
 	if err := os.CopyFS(copied, os.DirFS(manifests)); err != nil {
@@ -159,7 +159,18 @@ func (i *install) testExternal(t *testing.T, certs string) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	i.kubectl(t, "apply", "-k", overlay)
+	// The installer says whose it is, and takes nothing.
+	out, err := i.run(t, installer, overlay)
+	if err == nil || !strings.Contains(out, externalAPI+" is served by keda/keda-operator-metrics-apiserver") {
+		t.Errorf("%s, %v:\n%s", installer, err, out)
+	}
+	if after := spec(); after != before {
+		t.Errorf("%s changed another server's APIService from %s to %s", installer, before, after)
+	}
+	i.kubectl(t, "delete", "apiservice", externalAPI)
+	if out, err := i.run(t, installer, overlay); err != nil {
+		t.Fatalf("%s: %v\n%s", installer, err, out)
+	}
 	i.mountSecret(t, certs)
 	adapter := i.start(t, "prometheus with external metrics", certs)
 	i.lead(t, adapter.Address)
@@ -244,11 +255,18 @@ func (i *install) kubectl(t *testing.T, args ...string) string {
 
 func (i *install) makeCertificate(t *testing.T) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), script)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cluster.Kubeconfig, "PATH="+i.cluster.Bin+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := i.run(t, script); err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
+}
+
+// run runs one of the scripts that we ship, and returns what it printed.
+func (i *install) run(t *testing.T, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cluster.Kubeconfig, "PATH="+i.cluster.Bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // mountSecret writes the certificate's Secret into dir, as a kubelet would.
