@@ -53,7 +53,7 @@ func convert(pod *corev1.Pod) *pods.Pod {
 		Gone:           pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 	}
 	v := variantOf(pod)
-	p.Variant, p.Seats, p.BatchTokens = v.Key, v.Seats, v.BatchTokens
+	p.Variant, p.Seats, p.BatchTokens, p.GPU = v.Key, v.Seats, v.BatchTokens, v.GPU
 	if delete(p.Annotations, variantKey); len(p.Annotations) == 0 {
 		p.Annotations = nil
 	}

@@ -21,6 +21,8 @@ type variant struct {
 	// its arguments have them; 0 where they do not.
 	Seats       float64 `json:"seats,omitempty"`
 	BatchTokens float64 `json:"batchTokens,omitempty"`
+	// GPU says that it asks for an accelerator.
+	GPU bool `json:"gpu,omitempty"`
 }
 
 // variantKey is where a variant is kept between trimming a pod, which drops its spec, and converting it.
@@ -51,6 +53,7 @@ func variantOf(pod *corev1.Pod) variant {
 	var v variant
 	for _, c := range pod.Spec.Containers {
 		of.Containers = append(of.Containers, container{c.Image, c.Command, c.Args, c.Env, c.Resources})
+		v.GPU = v.GPU || accelerated(c.Resources)
 		words := words(c.Command, c.Args)
 		v.Seats = max(v.Seats, argument(words, "--max-num-seqs", "--max-running-requests", "--max_batch_size"))
 		v.BatchTokens = max(v.BatchTokens, argument(words, "--max-num-batched-tokens", "--chunked-prefill-size", "--max_num_tokens"))
@@ -62,6 +65,23 @@ func variantOf(pod *corev1.Pod) variant {
 	sum := sha256.Sum256(text)
 	v.Key = hex.EncodeToString(sum[:8])
 	return v
+}
+
+// accelerated reports whether a container asks for a device of those that models are served on: GPUs and
+// parts of them, or others by the name of their kind.
+func accelerated(r corev1.ResourceRequirements) bool {
+	for name := range r.Limits { // devices have limits, as they cannot be shared
+		domain, device, extended := strings.Cut(string(name), "/")
+		if !extended || strings.HasSuffix(domain, "kubernetes.io") {
+			continue
+		}
+		for _, kind := range []string{"gpu", "mig-", "tpu", "npu", "gaudi", "neuron"} {
+			if strings.Contains(strings.ToLower(device), kind) {
+				return true
+			}
+		}
+	}
+	return len(r.Claims) > 0 // dynamic resource allocation hands out the same devices
 }
 
 // keepVariant puts the variant where it outlives the spec.

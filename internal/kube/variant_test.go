@@ -66,14 +66,30 @@ func TestVariantOutlivesTheSpec(t *testing.T) {
 	podObjects{}.trim(trimmed)
 	podObjects{}.trim(trimmed) // a second time changes nothing
 	got := convert(trimmed)
-	if got.Variant != whole.Variant || got.Seats != 64 || got.BatchTokens != 8192 {
-		t.Errorf("variant %q, %g seats, %g tokens", got.Variant, got.Seats, got.BatchTokens)
+	if got.Variant != whole.Variant || got.Seats != 64 || got.BatchTokens != 8192 || !got.GPU {
+		t.Errorf("variant %q, %g seats, %g tokens, GPU %v", got.Variant, got.Seats, got.BatchTokens, got.GPU)
 	}
 	if len(got.Annotations) != 1 || got.Annotations[pods.AnnotationPrefix+"slo-ttft"] != "1s" {
 		t.Errorf("annotations %v", got.Annotations)
 	}
 	if bare := convert(engine(nil)); bare.Annotations != nil {
 		t.Errorf("annotations %v of a pod without any", bare.Annotations)
+	}
+}
+
+func TestAccelerated(t *testing.T) {
+	for name, want := range map[corev1.ResourceName]bool{
+		"nvidia.com/gpu": true, "nvidia.com/mig-1g.5gb": true, "amd.com/gpu": true, "gpu.intel.com/i915_gpu": true,
+		"google.com/tpu": true, "habana.ai/gaudi": true, "aws.amazon.com/neuron": true,
+		"cpu": false, "memory": false, "ephemeral-storage": false, "hugepages-2Mi": false, "rdma/hca": false,
+	} {
+		r := corev1.ResourceRequirements{Limits: corev1.ResourceList{name: apiresource.MustParse("1")}}
+		if got := accelerated(r); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !accelerated(corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}) {
+		t.Error("a claim on a device is none")
 	}
 }
 

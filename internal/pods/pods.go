@@ -25,6 +25,8 @@ type Pod struct {
 	// Seats is how many requests may run at once, and BatchTokens how many tokens a step may have, as
 	// the arguments say; 0 when they do not.
 	Seats, BatchTokens float64
+	// GPU says that the pod asks for a GPU, or another accelerator.
+	GPU bool
 
 	// Start is when the kubelet took the pod (status.startTime); zero when unknown. Samples older
 	// than it belong to an earlier pod of the same name.

@@ -40,7 +40,7 @@ func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metric
 		return nil, err
 	}
 	all := slices.DeleteFunc(p.Pods.Select(namespace, labels.Everything()), func(pod *pods.Pod) bool { return !pod.Exports() })
-	members, roles, err := p.counting(all, true, r)
+	members, roles, err := p.counting(all, anything, r)
 	if err != nil {
 		return nil, err
 	}

@@ -74,19 +74,31 @@ func (p *Provider) members(o pods.Object, r query.Request) ([]*pods.Pod, []strin
 	if err != nil {
 		return nil, nil, groupError(r, err)
 	}
-	return p.counting(all, isMixed(o.GroupResource), r)
+	return p.counting(all, mixtureOf(o.GroupResource), r)
 }
 
-// counting returns those pods that count for a request, with their roles. Pods of mixed workloads count
-// where an engine is in them.
-func (p *Provider) counting(all []*pods.Pod, mixed bool, r query.Request) (members []*pods.Pod, roles []string, err error) {
+// mixture says what pods may be in a group besides those of engines.
+type mixture int
+
+const (
+	// pure: none; it is one workload.
+	pure mixture = iota
+	// routed: what stands in front of engines, and has no GPU.
+	routed
+	// anything: whatever is in a namespace, jobs on GPUs too.
+	anything
+)
+
+// counting returns those pods that count for a request, with their roles. In a mixture those count that
+// have an engine; where a GPU tells one, also before it has ever been seen to.
+func (p *Provider) counting(all []*pods.Pod, of mixture, r query.Request) (members []*pods.Pod, roles []string, err error) {
 	snapshot := p.Snapshots.Snapshot()
 	for _, pod := range all {
 		role := pods.Role(pod, p.RoleLabels)
 		switch {
 		case !pod.WasReady: // it has no part of the load yet
 		case !r.Takes(role):
-		case mixed && !snapshot.Exports(pod):
+		case of != pure && !snapshot.Exports(pod) && !(of == routed && pod.GPU):
 			// A router or a web server: the selector takes it in, and no engine is in it.
 			if !snapshot.Surveyed(r.Plan.Query) {
 				return nil, nil, unavailable("%s: whether pod %s has an engine is not known yet; the source cannot be read: %v", r.Plan.Query.Signal, pod.Name, snapshot.Err)
@@ -124,8 +136,14 @@ var (
 
 func isPool(kind schema.GroupResource) bool { return slices.Contains(pools, kind) }
 
-func isMixed(kind schema.GroupResource) bool {
-	return kind == pods.Namespaces || kind == services || isPool(kind)
+func mixtureOf(kind schema.GroupResource) mixture {
+	switch {
+	case kind == pods.Namespaces:
+		return anything
+	case kind == services || isPool(kind):
+		return routed
+	}
+	return pure
 }
 
 // references are the kinds that objects are described by.

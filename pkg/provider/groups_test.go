@@ -98,7 +98,7 @@ func newWorld(t testing.TB, sourceErr error, collected ...string) *world {
 	all := map[string]*pods.Pod{}
 	for name, change := range map[string]func(*pods.Pod){
 		"a": of("vllm"), "b": of("vllm"), "idle": of("idle"), "idle-too": of("idle"), "silent": of("vllm"), "silent-too": of("vllm"),
-		"cold": func(p *pods.Pod) { p.WasReady = false }, "router": of("router"),
+		"cold": func(p *pods.Pod) { p.WasReady = false }, "router": of("router"), "gpu": func(p *pods.Pod) { p.Owner, p.GPU = "other", true },
 		"prefill": role("prefill"), "decode": role("decode"),
 		"gone": func(p *pods.Pod) { p.Gone = true },
 	} {
@@ -131,11 +131,12 @@ func newWorld(t testing.TB, sourceErr error, collected ...string) *world {
 			{GroupResource: services, Namespace: "serving", Name: "routed"}:   {nil, these("a", "router"), nil},
 			{GroupResource: services, Namespace: "serving", Name: "siblings"}: {nil, these("a", "silent", "router"), nil},
 			{GroupResource: services, Namespace: "serving", Name: "web"}:      {nil, these("router"), nil},
+			{GroupResource: services, Namespace: "serving", Name: "unseen"}:   {nil, these("idle", "router", "gpu"), nil},
 			{GroupResource: rollouts, Namespace: "serving", Name: "whole"}:    {nil, these("a", "b"), nil},
-			{GroupResource: pods.Namespaces, Name: "serving"}:                 {nil, these("a", "b", "idle", "router"), nil},
+			{GroupResource: pods.Namespaces, Name: "serving"}:                 {nil, these("a", "b", "idle", "router", "gpu"), nil},
 		},
 	}
-	lister := pods.NewStatic(these("a", "b", "idle", "idle-too", "cold", "router", "prefill", "decode", "silent", "gone"))
+	lister := pods.NewStatic(these("a", "b", "idle", "idle-too", "cold", "router", "prefill", "decode", "silent", "gone", "gpu"))
 	if collected == nil {
 		collected = []string{queueDepth, "vllm_ttft_p99_seconds"}
 	}
@@ -176,6 +177,7 @@ func TestObjects(t *testing.T) {
 		{name: "a Deployment's router is one of its replicas", object: "routed", want: "6"},
 		{name: "a Service's is not", resource: "services", object: "routed", want: "3"},
 		{name: "a sibling of an exporter is", resource: "services", object: "siblings", want: "6"},
+		{name: "a GPU tells an engine that was never seen", resource: "services", object: "unseen", code: 404, message: []string{"make 0, and 1 have none: gpu: "}},
 		{name: "a Service without an engine", resource: "services", object: "web", code: 404, message: []string{"it has no pod that has been Ready"}},
 		{name: "a kind that is not built in", resource: "rollouts.argoproj.io", object: "whole", want: "7"},
 		{name: "a namespace", resource: "namespaces", object: "serving", want: "7"},
