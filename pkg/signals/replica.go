@@ -467,6 +467,9 @@ func find(s *window.Series, pl *place, at At) (f found, ok bool) {
 	return f, true
 }
 
+// leastSkew is what the clocks of the source and of what writes to it may differ by at the least.
+const leastSkew = 2 * time.Second
+
 // windowReads is how many scrape intervals a window has at the least.
 const windowReads = 4
 
@@ -635,7 +638,9 @@ func (st *stat) check(fs []found, at At) string {
 	if age > st.freshFor() {
 		return fmt.Sprintf("the newest sample of %s is %s old, and stale after %s", st.name, age.Round(time.Second), st.freshFor().Round(time.Second))
 	}
-	if age < -st.freshFor() {
+	if age < -max(st.interval, leastSkew) {
+		// Also after the source's clock was set back: until it is where it was, what is read is older than
+		// what was read before, and does not count.
 		return fmt.Sprintf("the newest sample of %s lies %s in the future: the clocks of the source and of what writes to it differ", st.name, (-age).Round(time.Second))
 	}
 	e, m := fs[0].engine, fs[0].mapping
