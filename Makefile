@@ -77,7 +77,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 TRUTHCHECKS ?= 2000
 .PHONY: truth
 truth: ## Hold signals to the truth in TRUTHCHECKS worlds: the property test, longer than in unit
-	go test ./pkg/signals -run '^TestSignalsTellTheTruth$$' -count 1 -timeout 0 -rapid.checks $(TRUTHCHECKS)
+	go test ./pkg/signals -run '^TestSignalsTellTheTruth$$' -count 1 -timeout 0 -rapid.checks $(TRUTHCHECKS) -rapid.seed $$(od -An -N4 -tu4 /dev/urandom)
 
 # In CI: enough to see that each of them runs, and to find what is near the seeds. A number of runs, as a
 # time of seconds may be over on a busy machine before the seeds are through.
