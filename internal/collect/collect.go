@@ -76,7 +76,7 @@ type Collector struct {
 	known  map[string]bool // names that a fetch has brought the past of
 	read   map[string]bool // names that have been read in full at some time
 	synced time.Time       // when the newest fetch that succeeded began
-	offset time.Duration   // the source's clock less ours
+	clock  sourceClock
 	failed bool
 	// exporters are the pods that have had series of an engine, and what owns them.
 	exporters map[types.UID]bool
@@ -191,7 +191,7 @@ func (c *Collector) tick(ctx context.Context) {
 	}
 	c.report(ctx, err)
 	now := time.Now()
-	if at := now.Add(c.offset).UnixMilli(); err == nil {
+	if at := c.clock.at(now).UnixMilli(); err == nil {
 		c.store.Advance(at)
 	} else {
 		c.store.Hold(at)
@@ -217,10 +217,12 @@ func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
 	}
 	began := time.Now()
 	var errs []error
+	jumped := false
 	get := func(names []string, lookback time.Duration) (arrived bool) {
 		if len(names) == 0 {
 			return true
 		}
+		asked := time.Now()
 		now, err := c.source.Fetch(ctx, names, min(lookback, c.retention), c.store)
 		var partial *source.PartialError
 		if err != nil {
@@ -229,7 +231,10 @@ func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
 				return false
 			}
 		}
-		c.offset = time.Until(now)
+		if until, set := c.clock.set(now, asked, time.Now()); set {
+			jumped = true
+			c.beginAnew(ctx, now, until)
+		}
 		for _, n := range names {
 			// The past of a name that could not be read is asked for until it comes, and of no other.
 			c.known[n] = partial == nil || !slices.Contains(partial.Names, n)
@@ -241,8 +246,21 @@ func (c *Collector) fetch(ctx context.Context, canonical [][]string) error {
 		c.synced = began
 	}
 	get(fresh, c.retention)
+	if jumped {
+		c.known = map[string]bool{} // what came before it was known was not kept
+	}
 	c.forget(known, fresh)
 	return errors.Join(errs...)
+}
+
+// beginAnew forgets what was read by a clock that has been set since. Of what the source still has of
+// that time, which would pass for fresh or hide what is, nothing is taken again. After a clock was set
+// back there are no values until it is where it was: what is read by it cannot be told from what was.
+func (c *Collector) beginAnew(ctx context.Context, now, until time.Time) {
+	c.store.Restart(until.UnixMilli())
+	c.metrics.jumps.Inc()
+	klog.FromContext(ctx).Info("Source's clock was set; signals are unknown until there are enough samples by it as it is now",
+		"source", c.source.String(), "by", now.Sub(until).Round(time.Second), "samplesAfter", until)
 }
 
 // forget drops names that are no longer demanded: they will have a hole when they are again.
@@ -302,10 +320,10 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		}
 		at := c.instant(key, p.Name, now, err)
 		if !p.Start.IsZero() {
-			at.Start = p.Start.Add(c.offset)
+			at.Start = p.Start.Add(c.clock.offset(now))
 		}
 		if !p.ReadySince.IsZero() {
-			at.Ready = p.ReadySince.Add(c.offset)
+			at.Ready = p.ReadySince.Add(c.clock.offset(now))
 		}
 		params := c.params
 		params.SLO = c.slo(p)
@@ -340,7 +358,7 @@ func (c *Collector) surveyed(p *signals.Plan) bool {
 }
 
 func (c *Collector) instant(key, name string, now time.Time, err error) signals.At {
-	at := signals.At{Now: now.Add(c.offset), Pod: name, Partial: err != nil}
+	at := signals.At{Now: c.clock.at(now), Pod: name, Partial: err != nil}
 	at.Truncated = !c.store.Whole(key, at.Now.Add(-c.retention).UnixMilli())
 	return at
 }

@@ -18,6 +18,8 @@ type metrics struct {
 	// failures and up tell when the source cannot be read.
 	failures prometheus.Counter
 	up       prometheus.Gauge
+	// jumps tells of a source whose clock is set, or that is several servers with clocks of their own.
+	jumps prometheus.Counter
 	// series and samples tell what the windows hold.
 	series, samples prometheus.Gauge
 	// refused tells that a replica exports more series than one is given room for.
@@ -41,7 +43,11 @@ func newMetrics() *metrics {
 			Namespace: namespace, Name: "source_failures_total",
 			Help: "Collections in which the source could not be read, in whole or in part.",
 		}),
-		up:      gauge("source_up", "1 when the newest collection could read the source, 0 when not."),
+		up: gauge("source_up", "1 when the newest collection could read the source, 0 when not."),
+		jumps: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "source_clock_jumps_total",
+			Help: "Times that the source's clock was set, upon which the windows begin anew.",
+		}),
 		series:  gauge("window_series", "Raw series in the windows."),
 		samples: gauge("window_samples", "Raw samples in the windows."),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
@@ -56,7 +62,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.ticks, m.failures, m.up, m.series, m.samples, m.refused, m.replicas}
+	return []prometheus.Collector{m.ticks, m.failures, m.up, m.jumps, m.series, m.samples, m.refused, m.replicas}
 }
 
 // observe takes one tick; refused is how many samples it refused.

@@ -48,6 +48,9 @@ type Store struct {
 	index  map[uint64]*Series
 	groups map[string]*group
 
+	// after is the time up to which no sample is taken.
+	after int64
+
 	series, samples int
 	dropped         uint64
 }
@@ -69,7 +72,16 @@ func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok 
 		groupOf:   groupOf,
 		index:     map[uint64]*Series{},
 		groups:    map[string]*group{},
+		after:     math.MinInt64,
 	}
+}
+
+// Restart forgets everything, and takes no sample that is stamped until then or before: the source's
+// clock was set, and what it stamped before says neither when it was read nor what came after what.
+func (s *Store) Restart(until int64) {
+	s.index, s.groups = map[uint64]*Series{}, map[string]*group{}
+	s.series, s.samples = 0, 0
+	s.after = max(s.after, until)
 }
 
 // Append adds a sample. Samples that are not newer than what was last heard of their series are
@@ -77,6 +89,9 @@ func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok 
 // Any other NaN, and an infinity, is no sample, as no signal can be made of it, but it leaves the
 // series garbled until a newer sample comes: it is there, and its number is not known.
 func (s *Store) Append(ls labels.Labels, t int64, v float64) {
+	if t <= s.after {
+		return
+	}
 	hash := ls.Hash()
 	series := s.find(hash, ls)
 	if series == nil {
@@ -137,8 +152,8 @@ func (s *Store) add(hash uint64, ls labels.Labels, t int64) *Series {
 
 // Advance forgets the samples older than now minus the retention, but for a few of the series that
 // are read rarely, then the series that nothing is left of and the groups without series. It also
-// forgets a series whose samples lie further ahead of now than the retention: after the source's
-// clock was set back, they would pass for fresh and keep the true ones out.
+// forgets a series whose samples lie further ahead of now than the retention: they would keep the true
+// ones out.
 func (s *Store) Advance(now int64) { s.advance(now, false) }
 
 // Hold is Advance for a time in which the source cannot be read in full: a series that has fallen

@@ -235,6 +235,26 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
+func TestRestart(t *testing.T) {
+	s := New(time.Minute, byPod)
+	s.Append(series("m", "a"), 1000, 7)
+	s.Append(series("m", "b"), 1000, 7)
+	s.Restart(1010)
+	if series, samples := s.Stats(); series != 0 || samples != 0 || s.Group("a") != nil {
+		t.Errorf("%d series and %d samples after a restart, want none", series, samples)
+	}
+	s.Append(series("m", "a"), 1000, 7) // delivered again
+	s.Append(series("n", "a"), 1010, 7) // not seen before, and no newer
+	s.Append(series("m", "a"), 1011, 1)
+	s.Restart(500) // a clock that is set back twice has been further ahead before
+	s.Append(series("m", "a"), 1010, 7)
+	s.Append(series("m", "a"), 1012, 2)
+	if got := s.Group("a"); len(got) != 1 || !slices.Equal(got[0].Samples(), []Sample{{1012, 2}}) {
+		t.Errorf("%v, want one series with what came after", names(got))
+	}
+	check(t, s)
+}
+
 func TestBounds(t *testing.T) {
 	t.Run("samples of a series", func(t *testing.T) {
 		s := New(time.Hour, byPod)
@@ -328,7 +348,7 @@ func TestStoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := New(retention*time.Millisecond, byPod)
 		want := map[string]*model{} // by pod/name
-		now := int64(1000)
+		now, after := int64(1000), int64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"append": func(t *rapid.T) {
 				name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
@@ -336,7 +356,7 @@ func TestStoreAgainstModel(t *testing.T) {
 				ts := now + rapid.Int64Range(-60, 5).Draw(t, "age")
 				v := rapid.SampledFrom([]float64{0, 1, -1, stale, math.NaN(), math.Inf(1)}).Draw(t, "v")
 				s.Append(series(name, pod), ts, v)
-				if pod == "" {
+				if pod == "" || ts <= after {
 					return
 				}
 				m := want[pod+"/"+name]
@@ -369,6 +389,12 @@ func TestStoreAgainstModel(t *testing.T) {
 						delete(want, key)
 					}
 				}
+			},
+			"restart": func(t *rapid.T) {
+				until := now + rapid.Int64Range(-20, 20).Draw(t, "until")
+				s.Restart(until)
+				after = max(after, until)
+				clear(want)
 			},
 			"": func(t *rapid.T) {
 				check(t, s)
