@@ -40,6 +40,9 @@ type world struct {
 
 	log       []*batch
 	fetched   int
+	looked    time.Time     // true time of the newest fetch
+	looks     time.Duration // the skew then
+	after     int64         // what is stamped until then was by the clock before it was set
 	store     *window.Store
 	retention time.Duration
 	outage    bool // the source cannot be read
@@ -192,10 +195,6 @@ type stream struct {
 	key  streamKey
 	rs   []reading
 	last int64
-	// muddled is until when its series do not tell one story: after a clock was set back the store drops the
-	// samples of the series that there were until it has caught up, and keeps those of others, which begin
-	// with a first event or with another release.
-	muddled int64
 }
 
 // reading is one scrape of one engine, and what was true then.
@@ -475,6 +474,7 @@ func (w *world) fetch(t *rapid.T) {
 		w.store.Hold(now)
 		return
 	}
+	w.notice(now)
 	// A fetch reaches back over what an earlier one brought already.
 	from := max(0, w.fetched-rapid.IntRange(0, 8).Draw(t, "overlap"))
 	fresh := slices.Clone(w.log[from:])
@@ -493,13 +493,36 @@ func (w *world) fetch(t *rapid.T) {
 	w.store.Advance(now)
 }
 
+// notice begins anew when the source's clock was set, as the collector does, and has it deliver all that
+// it has once more.
+func (w *world) notice(now int64) {
+	was := w.looks
+	first := w.looked.IsZero()
+	w.looked, w.looks = w.now, w.skew
+	if first || (w.skew-was).Abs() <= 3*time.Second {
+		return
+	}
+	until := w.now.Add(was).UnixMilli()
+	w.store.Restart(until)
+	w.after = max(w.after, until)
+	w.fetched = 0
+	for _, ss := range w.streams {
+		for _, s := range ss {
+			s.rs, s.last = nil, w.after
+		}
+	}
+	for _, p := range w.pods {
+		p.calm = w.now.Add(time.Duration(max(0, w.after-now)) * time.Millisecond)
+	}
+}
+
 func (w *world) stream(pod string, k streamKey) *stream {
 	for _, s := range w.streams[pod] {
 		if s.key == k {
 			return s
 		}
 	}
-	s := &stream{key: k}
+	s := &stream{key: k, last: w.after}
 	w.streams[pod] = append(w.streams[pod], s)
 	return s
 }
@@ -509,11 +532,6 @@ func (s *stream) add(r reading) {
 	if r.t > s.last {
 		s.last = r.t
 		s.rs = append(s.rs, r)
-		return
-	}
-	twice := slices.ContainsFunc(s.rs, func(o reading) bool { return o.at.Equal(r.at) })
-	if !twice {
-		s.muddled = s.last + (5 * time.Minute).Milliseconds()
 	}
 }
 
