@@ -172,6 +172,16 @@ func (p *Plan) misses(e *Engine) string {
 	return ""
 }
 
+// instead says which canonical series the plan reads in the place of which.
+func (p *Plan) instead(e *Engine) map[Canonical]Canonical {
+	for _, key := range p.keys {
+		if c, ok := p.signal.definition.by[key]; ok {
+			return map[Canonical]Canonical{p.signal.definition.first(e)[0]: c}
+		}
+	}
+	return nil
+}
+
 // chosen reports whether a query takes a series. A key that this canonical series does not have
 // leaves it alone: a reason for which requests finished says nothing of the queue.
 func (p *Plan) chosen(pl *place) bool {

@@ -1,0 +1,88 @@
+package signals
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/inference-metrics/adapter/internal/window"
+)
+
+// This file tells a series that is not there because there is nothing to count from one that is missing. An
+// engine may write a series, or that of a part, only once there is something to say; what was lost on the
+// way looks the same. So its absence is a 0 where other series prove it, and nowhere else.
+
+// partsLacking faults gauges of load that lack a part which another one of them has: an engine that has not
+// set it yet, or whose series got lost on the way. The sum of the other parts would be a low lie, unless
+// the part is known to be 0.
+func (r *Replica) partsLacking() {
+	gauges := []Canonical{Queue, Running, KVUsed}
+	faults := map[*stat]string{}
+	for _, c := range gauges {
+		st, m := r.stats[c], r.engine.series[c]
+		if st == nil || st.fault != "" {
+			continue
+		}
+		for _, other := range gauges {
+			o := r.stats[other]
+			if o == nil || o == st || o.fault != "" || !slices.Equal(m.part, r.engine.series[other].part) {
+				continue
+			}
+			for _, p := range o.parts {
+				if st.part(p.key) == nil && !r.provenZeroIn(m, p.key) {
+					faults[st] = fmt.Sprintf("a part of %s has no sample of %s", o.name, st.name)
+				}
+			}
+		}
+	}
+	for st, fault := range faults {
+		st.fault = fault
+	}
+}
+
+// provenZeroIn reports whether the part of a gauge that is not there is 0, as others of the same part prove.
+func (r *Replica) provenZeroIn(m mapping, key string) bool {
+	for _, c := range m.zeroWith {
+		w := r.stats[c]
+		if w == nil || w.fault != "" {
+			return false
+		}
+		p := w.part(key)
+		if p == nil || slices.ContainsFunc(p.series, func(s []window.Sample) bool { return s[len(s)-1].V != 0 }) {
+			return false
+		}
+	}
+	return len(m.zeroWith) > 0
+}
+
+// provenZero stands for a series that is absent where others prove that it is 0; nil where they do not.
+func (r *Replica) provenZero(m mapping) *stat {
+	witnesses := m.zeroWith
+	switch {
+	case m.lazy:
+		witnesses = []Canonical{Queue, Running}
+	case m.noneIsZero:
+		witnesses = []Canonical{m.beside}
+	}
+	if m.noneIsZero && r.at.Partial {
+		return nil // it may be in what was not read
+	}
+	if counted := r.stats[m.unless]; counted != nil && counted.fault == "" {
+		if grown, _, _, ok := counted.increase(); !ok || grown > 0 {
+			return nil
+		}
+	}
+	var zero *stat
+	for _, c := range witnesses {
+		w := r.stats[c]
+		if w == nil || w.fault != "" || r.down != "" || !m.noneIsZero && r.level(c, w) != 0 || m.lazy && r.peak(c, w) != 0 {
+			return nil
+		}
+		if zero == nil || w.newest < zero.newest {
+			zero = w
+		}
+	}
+	if zero == nil {
+		return nil
+	}
+	return &stat{name: m.names()[0], newest: zero.newest, interval: zero.interval, window: zero.window, regained: zero.regained, absent: true}
+}
