@@ -117,7 +117,7 @@ func New(c Config) (*Collector, error) {
 		timeout:   c.Timeout,
 		retention: retention,
 		demand:    newDemand(),
-		metrics:   newMetrics(),
+		metrics:   newMetrics(c.Interval),
 		store:     window.New(retention, c.Params.GroupOf),
 		known:     map[string]bool{},
 		read:      map[string]bool{},
@@ -180,7 +180,8 @@ func (c *Collector) Run(ctx context.Context) error {
 // tick makes one snapshot.
 func (c *Collector) tick(ctx context.Context) {
 	began := time.Now()
-	plans := c.demand.plans(began)
+	plans, standing := c.demand.plans(began)
+	c.metrics.demand(standing, len(plans)-standing)
 	refused := c.store.Dropped()
 	var err error
 	if len(plans) > 0 {

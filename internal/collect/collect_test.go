@@ -504,14 +504,22 @@ func TestPodWithTooManySeries(t *testing.T) {
 	})
 }
 
-// A pod that never had a series of an engine is no replica.
+// A pod that never had a series of an engine is no replica, and one of another engine is none of the
+// signal's.
 func TestMetrics(t *testing.T) {
-	src := &fakeSource{series: []fakeSeries{gauge("vllm:num_requests_waiting", "a", 7), gauge("vllm:num_requests_waiting", "b", 0)}}
+	src := &fakeSource{series: []fakeSeries{
+		gauge("vllm:num_requests_waiting", "a", 7), gauge("vllm:num_requests_waiting", "b", 0), gauge("sglang:num_queue_reqs", "d", 5),
+	}}
 	list := func() []*pods.Pod {
-		return []*pods.Pod{readyPod("a", time.Hour), readyPod("b", time.Hour), readyPod("c", time.Hour)}
+		return []*pods.Pod{readyPod("a", time.Hour), readyPod("b", time.Hour), readyPod("c", time.Hour), readyPod("d", time.Hour)}
 	}
 	inBubble(t, src, list, func(c *Collector) {
-		c.SetStanding(plans("vllm_queue_depth"))
+		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth"))
+		for range 2 {
+			if err := c.Ask(plan("inference_queue_depth")); err != nil {
+				t.Fatal(err)
+			}
+		}
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		reg := prometheus.NewRegistry()
@@ -519,8 +527,23 @@ func TestMetrics(t *testing.T) {
 			reg.MustRegister(m)
 		}
 		want := `
+# HELP inference_metrics_adapter_collection_interval_seconds Time from one collection to the next, as configured.
+# TYPE inference_metrics_adapter_collection_interval_seconds gauge
+inference_metrics_adapter_collection_interval_seconds 5
+# HELP inference_metrics_adapter_queries Different queries that are collected: standing ones, which HPAs name, and those that somebody asked in the last ten minutes.
+# TYPE inference_metrics_adapter_queries gauge
+inference_metrics_adapter_queries{demand="asked"} 1
+inference_metrics_adapter_queries{demand="standing"} 2
 # HELP inference_metrics_adapter_replicas Replicas that export, or have exported, series of an engine, by signal and by the state the signal is in: value, idle, stalled or unknown.
 # TYPE inference_metrics_adapter_replicas gauge
+inference_metrics_adapter_replicas{signal="inference_queue_depth",state="idle"} 1
+inference_metrics_adapter_replicas{signal="inference_queue_depth",state="stalled"} 0
+inference_metrics_adapter_replicas{signal="inference_queue_depth",state="unknown"} 0
+inference_metrics_adapter_replicas{signal="inference_queue_depth",state="value"} 2
+inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="idle"} 0
+inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="stalled"} 0
+inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="unknown"} 0
+inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="value"} 1
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="idle"} 1
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="stalled"} 0
 inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="unknown"} 0
@@ -529,7 +552,8 @@ inference_metrics_adapter_replicas{signal="vllm_queue_depth",state="value"} 1
 # TYPE inference_metrics_adapter_source_up gauge
 inference_metrics_adapter_source_up 1
 `
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "inference_metrics_adapter_replicas", "inference_metrics_adapter_source_up"); err != nil {
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "inference_metrics_adapter_collection_interval_seconds",
+			"inference_metrics_adapter_queries", "inference_metrics_adapter_replicas", "inference_metrics_adapter_source_up"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -96,11 +96,11 @@ func (d *demand) setStanding(plans []*signals.Plan) bool {
 	return false
 }
 
-// plans returns what is wanted now, in a fixed order, and forgets what is no longer.
-func (d *demand) plans(now time.Time) []*signals.Plan {
-	var out []*signals.Plan
-	standing := *d.standing.Load()
-	for _, p := range standing {
+// plans returns what is wanted now, in a fixed order, and how much of it is standing; it forgets what is
+// no longer wanted.
+func (d *demand) plans(now time.Time) (out []*signals.Plan, standing int) {
+	named := *d.standing.Load()
+	for _, p := range named {
 		out = append(out, p)
 	}
 	d.asked.Range(func(q, v any) bool {
@@ -113,7 +113,7 @@ func (d *demand) plans(now time.Time) []*signals.Plan {
 				d.count--
 			}
 			d.mu.Unlock()
-		case standing[a.plan.Query] == nil:
+		case named[a.plan.Query] == nil:
 			out = append(out, a.plan)
 		}
 		return true
@@ -129,7 +129,7 @@ func (d *demand) plans(now time.Time) []*signals.Plan {
 			cmp.Compare(a.SLO.E2E, b.SLO.E2E),
 		)
 	})
-	return out
+	return out, len(named)
 }
 
 // hurry asks for a tick soon.

@@ -14,12 +14,15 @@ const namespace = "inference_metrics_adapter"
 // metrics are the collector's own.
 type metrics struct {
 	// ticks tells an operator how long a collection takes, against the interval.
-	ticks prometheus.Histogram
+	ticks    prometheus.Histogram
+	interval prometheus.Gauge
 	// failures and up tell when the source cannot be read.
 	failures prometheus.Counter
 	up       prometheus.Gauge
 	// jumps tells of a source whose clock is set, or that is several servers with clocks of their own.
 	jumps prometheus.Counter
+	// queries tells what is asked for, by HPAs and by others.
+	queries *prometheus.GaugeVec
 	// series and samples tell what the windows hold.
 	series, samples prometheus.Gauge
 	// refused tells that a replica exports more series than one is given room for.
@@ -29,11 +32,11 @@ type metrics struct {
 	replicas *prometheus.GaugeVec
 }
 
-func newMetrics() *metrics {
+func newMetrics(interval time.Duration) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 	}
-	return &metrics{
+	m := &metrics{
 		ticks: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "collection_duration_seconds",
 			Help:    "Time that one collection took, fetching and computing.",
@@ -48,6 +51,11 @@ func newMetrics() *metrics {
 			Namespace: namespace, Name: "source_clock_jumps_total",
 			Help: "Times that the source's clock was set, upon which the windows begin anew.",
 		}),
+		interval: gauge("collection_interval_seconds", "Time from one collection to the next, as configured."),
+		queries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "queries",
+			Help: "Different queries that are collected: standing ones, which HPAs name, and those that somebody asked in the last ten minutes.",
+		}, []string{"demand"}),
 		series:  gauge("window_series", "Raw series in the windows."),
 		samples: gauge("window_samples", "Raw samples in the windows."),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
@@ -59,10 +67,19 @@ func newMetrics() *metrics {
 			Help: "Replicas that export, or have exported, series of an engine, by signal and by the state the signal is in: value, idle, stalled or unknown.",
 		}, []string{"signal", "state"}),
 	}
+	m.interval.Set(interval.Seconds())
+	m.demand(0, 0)
+	return m
+}
+
+// demand takes how many different queries are collected.
+func (m *metrics) demand(standing, asked int) {
+	m.queries.WithLabelValues("standing").Set(float64(standing))
+	m.queries.WithLabelValues("asked").Set(float64(asked))
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.ticks, m.failures, m.up, m.jumps, m.series, m.samples, m.refused, m.replicas}
+	return []prometheus.Collector{m.ticks, m.interval, m.failures, m.up, m.jumps, m.queries, m.series, m.samples, m.refused, m.replicas}
 }
 
 // observe takes one tick; refused is how many samples it refused.
@@ -82,7 +99,7 @@ func (m *metrics) observe(snap *Snapshot, plans []*signals.Plan, took time.Durat
 	for _, of := range []map[types.NamespacedName]measured{snap.results, snap.pools} {
 		for _, r := range of {
 			for i, v := range r.values {
-				if r.serves || v.State != signals.Unknown {
+				if r.serves && !v.Foreign() || v.State != signals.Unknown {
 					counts[i][v.State]++
 				}
 			}

@@ -36,6 +36,10 @@ type Measure struct {
 	foreign bool
 }
 
+// Foreign reports whether the pod has nothing of the signal to report: it runs another engine, or another
+// model than was asked for. Then it being unknown is no fault.
+func (m Measure) Foreign() bool { return m.foreign }
+
 // unknown is a Measure without a value.
 func unknown(reason string) Measure { return Measure{Result: Result{Reason: reason}} }
 
