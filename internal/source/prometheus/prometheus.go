@@ -11,6 +11,7 @@
 package prometheus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,6 +85,7 @@ type Source struct {
 	timeout  time.Duration
 	maxBytes int64
 	seed     [2]maphash.Seed
+	metrics  *metrics
 
 	// idle counts the fetches since a name last brought data; a name that is not in it is not live.
 	idle map[string]int
@@ -155,6 +157,7 @@ func New(cfg Config) (*Source, error) {
 		timeout:  cfg.Timeout,
 		maxBytes: cfg.MaxAnswerBytes,
 		seed:     [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		metrics:  newMetrics(),
 		idle:     map[string]int{},
 		known:    map[seriesKey]*knownSeries{},
 		replicas: replicas{label: cfg.ReplicaLabel, chosen: map[uint64]*replica{}},
@@ -268,16 +271,19 @@ func (f *tick) run(ctx context.Context, q query) {
 
 	// One time for the whole answer, so that the buckets of a histogram stay together.
 	now := int64(0)
+	began := time.Now()
 	ans, err := s.ask(ctx, q, func(metric []byte, points []point) error {
 		if now == 0 {
 			now = s.now().UnixMilli()
 		}
 		return f.series(metric, points, now)
 	})
+	lacking := ans.lacking()
+	s.metrics.observe(q, time.Since(began), cmp.Or(err, lacking))
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch lacking := ans.lacking(); {
+	switch {
 	case err != nil:
 		f.failures = append(f.failures, failure{query: q, err: err})
 		f.unreachable = f.unreachable || errors.Is(err, errUnreachable)

@@ -30,6 +30,8 @@ const maxExpr = 12 << 10
 type query struct {
 	names []string
 	expr  string
+	// shared says that it asks for all names that have no data, however few they are.
+	shared bool
 }
 
 // String names the query in messages.
@@ -58,7 +60,7 @@ func (s *Source) plan(names []string, lookback time.Duration) []query {
 			escaped[i] = regexp.QuoteMeta(name)
 		}
 		m := labels.MustNewMatcher(labels.MatchRegexp, model.MetricNameLabel, strings.Join(escaped, "|"))
-		queries = append(queries, query{names: rest, expr: s.selector(m) + window})
+		queries = append(queries, query{names: rest, expr: s.selector(m) + window, shared: true})
 		rest, size = nil, 0
 	}
 	names = slices.Clone(names)
