@@ -20,8 +20,10 @@ import (
 // state is what GET /state answers.
 type state struct {
 	// Emulated is always true: whoever reads this should know.
-	Emulated bool           `json:"emulated"`
-	Totals   totals         `json:"totals"`
+	Emulated bool   `json:"emulated"`
+	Totals   totals `json:"totals"`
+	// Held is how many requests the endpoint picker's flow control holds back.
+	Held     int            `json:"held"`
 	Loads    []loadState    `json:"loads"`
 	Replicas []replicaState `json:"replicas"`
 }
@@ -67,11 +69,12 @@ func (f *fleet) controlHandler() http.Handler {
 	})
 	mux.HandleFunc("PUT /load", f.putLoad)
 	mux.HandleFunc("POST /replicas/{namespace}/{name}/{action}", f.postAction)
+	mux.HandleFunc("POST /picker/{action}", f.postPicker)
 	return mux
 }
 
 func (f *fleet) state() state {
-	s := state{Emulated: true, Totals: f.totals, Loads: []loadState{}, Replicas: []replicaState{}}
+	s := state{Emulated: true, Totals: f.totals, Held: len(f.gateway.held), Loads: []loadState{}, Replicas: []replicaState{}}
 	for _, l := range f.loads {
 		s.Loads = append(s.Loads, loadState{
 			target: l.target, Spec: l.spec.String(), Routing: l.routing, Ended: l.ended, Problem: l.problem, totals: l.totals,

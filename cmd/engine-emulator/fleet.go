@@ -34,13 +34,14 @@ type fleet struct {
 	totals   totals
 	nextPoll time.Time
 	pool     engine.Pool
+	gateway  gateway
 }
 
 // totals count requests. Offered is always Finished + Dropped + those in flight.
 type totals struct {
 	Offered  int `json:"offered"`
 	Finished int `json:"finished"`
-	// Dropped found no replica, were refused, or were lost with theirs.
+	// Dropped found no replica, were refused, were given up, or were lost with their replica.
 	Dropped int `json:"dropped"`
 }
 
@@ -52,6 +53,7 @@ func newFleet(o options, now func() time.Time, logger klog.Logger) *fleet {
 		pool:     engine.Pool{Name: o.pickerPool, ModelName: o.modelName},
 		rng:      rand.New(rand.NewPCG(o.seed, 2)),
 		nextPoll: start.Add(o.dcgmInterval),
+		gateway:  newGateway(),
 	}
 }
 
@@ -70,6 +72,7 @@ func (f *fleet) tick() {
 		r.advance(now)
 		f.reconcile(r)
 	}
+	f.dispatch(now)
 	if !f.now().Before(f.nextPoll) {
 		f.pollGPUs(now)
 		f.nextPoll = f.now().Add(f.opts.dcgmInterval)
@@ -85,6 +88,7 @@ func (f *fleet) close() {
 	for _, l := range f.loads {
 		l.process.Close()
 	}
+	f.stopPicker()
 }
 
 // target says which replicas a load is for. The zero target is all of them.
@@ -185,17 +189,14 @@ func (f *fleet) route(l *loadRun) {
 	l.totals.Offered++
 	f.totals.Offered++
 	f.lastID++
-	r := f.choose(l)
-	if r == nil {
-		l.totals.Dropped++
-		f.totals.Dropped++
+	p := pending{request: f.request(l.next.PromptTokens, l.next.OutputTokens, l.next.MaxTokens), load: l}
+	if f.closed() {
+		f.gateway.held = append(f.gateway.held, p)
 		return
 	}
-	req := f.request(l.next.PromptTokens, l.next.OutputTokens, l.next.MaxTokens)
-	// Refused, as a server refuses a prompt that is too long.
-	if err := r.submit(l.at(), req, flight{load: l}); err != nil {
-		l.totals.Dropped++
-		f.totals.Dropped++
+	// Without a replica, or refused, as a server refuses a prompt that is too long.
+	if err := f.send(l.at(), p); err != nil {
+		f.dropped(p)
 	}
 }
 
@@ -211,8 +212,8 @@ func (f *fleet) request(prompt, output, limit int) engine.Request {
 	return r
 }
 
-// choose picks a replica of the load's target that takes requests, or nil.
-func (f *fleet) choose(l *loadRun) *replica {
+// choose picks a replica of the load's target that takes requests at the given time, or nil.
+func (f *fleet) choose(l *loadRun, at time.Time) *replica {
 	var fit []*replica
 	for _, r := range f.replicas {
 		if r.takesRequests() && l.fits(r) {
@@ -227,7 +228,7 @@ func (f *fleet) choose(l *loadRun) *replica {
 		return fit[f.rng.IntN(len(fit))]
 	case leastRequests:
 		for _, r := range fit {
-			r.advance(l.at())
+			r.advance(at)
 		}
 		return slices.MinFunc(fit, func(a, b *replica) int { return len(a.flights) - len(b.flights) })
 	default:

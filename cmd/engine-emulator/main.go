@@ -48,7 +48,9 @@ With --engine the same model is shown as another engine shows itself, with its n
 and moments of counting, at its own path: trtllm at /prometheus/metrics, nim at /v1/metrics, the others at
 /metrics. There are
   ` + kindNames() + `
---picker-address serves what the endpoint picker of an InferencePool of all replicas shows.
+--picker-address serves what the endpoint picker of an InferencePool of all replicas shows. With
+--picker-flow-control requests wait in front of the pool while it has no replica or is saturated, those of
+loads and those that come to --gateway-address.
 
 A load is one line, such as
   none
@@ -63,7 +65,8 @@ The control API (--control-address) changes things at run time:
                                            "selector": …, "deployment": …, "routing": …}
   POST /replicas/NAMESPACE/NAME/ACTION     restart[?downtime=5s], freeze, unfreeze, down, up,
                                            spelling?to=new|old|0.10[&underscores=true]
-                                           (the release is of vLLM V1 only)`,
+                                           (the release is of vLLM V1 only)
+  POST /picker/ACTION                      down, up: whether the endpoint picker's metrics can be read`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -142,12 +145,18 @@ func run(ctx context.Context, o options, populate func(*fleet) error) error {
 		logger.Info("Serving as a DCGM exporter", "address", dcgm.address)
 	}
 	if o.pickerAddress != "" {
-		picker, err := listen(o.pickerAddress, f.pickerHandler())
-		if err != nil {
-			return fmt.Errorf("endpoint picker: %w", err)
+		if err := f.startPicker(); err != nil {
+			return err
 		}
-		defer picker.Close()
-		logger.Info("Serving as an endpoint picker", "address", picker.address, "pool", o.pickerPool)
+		logger.Info("Serving as an endpoint picker", "address", o.pickerAddress, "pool", o.pickerPool)
+	}
+	if o.gatewayAddress != "" {
+		gateway, err := listen(o.gatewayAddress, f.gatewayHandler())
+		if err != nil {
+			return fmt.Errorf("gateway: %w", err)
+		}
+		defer gateway.Close()
+		logger.Info("Serving as a gateway", "address", gateway.address, "flowControl", o.flowControl)
 	}
 	if err := populate(f); err != nil {
 		return err

@@ -54,6 +54,7 @@ func TestOptions(t *testing.T) {
 		"--priorities":                                            func(o *options) { o.priority = -1 },
 		"max-waiting":                                             func(o *options) { o.engine.MaxWaiting = -1 },
 		"--picker-address":                                        func(o *options) { o.pickerAddress = "0.0.0.0:9090" },
+		"--gateway-address":                                       func(o *options) { o.gatewayAddress = "0.0.0.0:8080" },
 		"--picker-pool":                                           func(o *options) { o.pickerPool = "" },
 		"--release":                                               func(o *options) { o.release = "0.1" },
 		"--data-parallel-size":                                    func(o *options) { o.ranks = 0 },

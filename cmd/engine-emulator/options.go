@@ -34,6 +34,8 @@ type options struct {
 	controlAddress string
 	pickerAddress  string
 	pickerPool     string
+	flowControl    bool
+	gatewayAddress string
 	dcgmAddress    string
 	dcgmInterval   time.Duration
 
@@ -83,6 +85,8 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.controlAddress, "control-address", "127.0.0.1:18000", "loopback address of the control API")
 	fs.StringVar(&o.pickerAddress, "picker-address", "", "loopback address of the endpoint picker in front of all replicas (empty: none)")
 	fs.StringVar(&o.pickerPool, "picker-pool", "pool", "name of the endpoint picker's InferencePool")
+	fs.BoolVar(&o.flowControl, "picker-flow-control", false, "have the picker hold requests back while the pool has no replica or is saturated")
+	fs.StringVar(&o.gatewayAddress, "gateway-address", "", "loopback address of a gateway that gives each completion to the replica with the fewest requests (empty: none)")
 	fs.StringVar(&o.dcgmAddress, "dcgm-address", "127.0.0.1:9400", "loopback address of the DCGM exporter for all GPUs (empty: none)")
 	fs.DurationVar(&o.dcgmInterval, "dcgm-interval", 30*time.Second, "how often the DCGM exporter polls (its own default is 30s)")
 }
@@ -136,6 +140,7 @@ func (o *options) validate() error {
 	check(loopbackAddress(o.controlAddress), "--control-address must be a loopback address with a port, is %q", o.controlAddress)
 	check(o.pickerAddress == "" || loopbackAddress(o.pickerAddress), "--picker-address must be a loopback address with a port, is %q", o.pickerAddress)
 	check(o.pickerPool != "", "--picker-pool must not be empty")
+	check(o.gatewayAddress == "" || loopbackAddress(o.gatewayAddress), "--gateway-address must be a loopback address with a port, is %q", o.gatewayAddress)
 	check(o.dcgmAddress == "" || loopbackAddress(o.dcgmAddress), "--dcgm-address must be a loopback address with a port, is %q", o.dcgmAddress)
 	return errors.Join(errs...)
 }

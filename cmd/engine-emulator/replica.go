@@ -48,8 +48,8 @@ type replica struct {
 // flight is a request on its way.
 type flight struct {
 	engine *engine.Engine
-	load   *loadRun              // nil for a request over HTTP
-	done   chan<- engine.Outcome // nil for a generated request
+	load   *loadRun              // nil for a request over HTTP to the replica itself
+	done   chan<- engine.Outcome // nil for a generated request; closed when the request is lost
 }
 
 // boot starts the server's process afresh: its counters begin at 0.
@@ -123,6 +123,9 @@ func (r *replica) drop(id uint64) {
 	if fl.load != nil {
 		fl.load.totals.Dropped++
 	}
+	if fl.done != nil {
+		close(fl.done)
+	}
 }
 
 // dropAll loses everything in flight and returns how much that was.
@@ -187,27 +190,12 @@ func writeText(w http.ResponseWriter, text []byte) {
 	w.Write(text) // an error is the client's, who is gone
 }
 
-// complete answers a completion when the modelled request finishes. Words count as tokens.
+// complete answers a completion when the modelled request finishes.
 func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
-	var body struct {
-		Prompt    string `json:"prompt"`
-		MaxTokens *int   `json:"max_tokens"`
-		Stream    bool   `json:"stream"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 16<<20)).Decode(&body); err != nil {
-		writeError(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", err))
+	prompt, output, ok := readCompletion(w, req)
+	if !ok {
 		return
 	}
-	if body.Stream {
-		writeError(w, http.StatusBadRequest, errors.New("the emulator does not stream: leave stream out"))
-		return
-	}
-	output := 16 // the API's default
-	if body.MaxTokens != nil {
-		output = *body.MaxTokens
-	}
-	prompt := max(len(strings.Fields(body.Prompt)), 1)
-
 	f := r.fleet
 	f.mu.Lock()
 	f.lastID++
@@ -218,16 +206,55 @@ func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
 		f.totals.Offered++
 	}
 	f.mu.Unlock()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	f.answer(w, req, er.ID, done)
+}
+
+// readCompletion reads a request, in which words count as tokens, or answers what is wrong with it.
+func readCompletion(w http.ResponseWriter, req *http.Request) (prompt, output int, ok bool) {
+	var body struct {
+		Prompt    string `json:"prompt"`
+		MaxTokens *int   `json:"max_tokens"`
+		Stream    bool   `json:"stream"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 16<<20)).Decode(&body); err != nil {
+		writeError(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", err))
+		return 0, 0, false
+	}
+	if body.Stream {
+		writeError(w, http.StatusBadRequest, errors.New("the emulator does not stream: leave stream out"))
+		return 0, 0, false
+	}
+	output = 16 // the API's default
+	if body.MaxTokens != nil {
+		output = *body.MaxTokens
+	}
+	return max(len(strings.Fields(body.Prompt)), 1), output, true
+}
+
+// refuse answers that no replica took the request.
+func refuse(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, engine.ErrQueueFull):
 		writeError(w, http.StatusTooManyRequests, err)
-		return
-	case err != nil:
+	case errors.Is(err, errNoReplica):
+		writeError(w, http.StatusServiceUnavailable, err)
+	default:
 		writeError(w, http.StatusBadRequest, err)
-		return
 	}
+}
+
+// answer waits for the request to finish, and answers it.
+func (f *fleet) answer(w http.ResponseWriter, req *http.Request, id uint64, done <-chan engine.Outcome) {
 	select {
-	case o := <-done:
+	case o, ok := <-done:
+		if !ok {
+			writeError(w, http.StatusServiceUnavailable, errLost)
+			return
+		}
 		reason := "stop"
 		if o.Reason == engine.Length {
 			reason = "length"
@@ -245,10 +272,7 @@ func (r *replica) complete(w http.ResponseWriter, req *http.Request) {
 		})
 	case <-req.Context().Done(): // the client went away, or the server with all its connections
 		f.mu.Lock()
-		if fl, ok := r.flights[er.ID]; ok {
-			fl.engine.Abort(f.engineTime(), er.ID)
-			r.drop(er.ID)
-		}
+		f.giveUp(id)
 		f.mu.Unlock()
 	}
 }

@@ -11,6 +11,8 @@ import (
 type Pool struct {
 	Name      string
 	ModelName string
+	// Held is how many requests the picker's flow control holds back now.
+	Held int
 
 	lost *Engine // the counters of engines that are gone
 }
@@ -45,9 +47,26 @@ const (
 	saturatedKV    = 0.8
 )
 
+// Saturation is how full the picker counts the pool: one without members is full, and so is a member
+// that is stale.
+func Saturation(members []PoolMember) float64 {
+	if len(members) == 0 {
+		return 1
+	}
+	s := 0.0
+	for _, m := range members {
+		if m.Stale {
+			s++
+			continue
+		}
+		s += max(waiting(m.Engines)/saturatedQueue, kvUsage(m.Engines)/saturatedKV)
+	}
+	return s / float64(len(members))
+}
+
 // AppendPicker appends to b what the pool's endpoint picker serves on :9090. Requests are told of as
-// the picker sees them, all of them streamed and of one flow with priority 0; there is no flow
-// control, so none are held back. Most families are there twice, under their name and the one before.
+// the picker sees them, all of them streamed and of one flow with priority 0. Most families are there
+// twice, under their name and the one before.
 //
 // Names, HELP and buckets are those of mid-2026; a label or two, and the names of the deviations,
 // are inferred. The averages are over the members alone. With none there is no average (a real
@@ -70,20 +89,6 @@ func AppendPicker(b []byte, p *Pool, members []PoolMember) []byte {
 	deviation := func(f func(view) float64) func(view) float64 {
 		return func(view) float64 { _, d := moments(members, f); return d }
 	}
-	saturation := func(view) float64 {
-		if len(members) == 0 {
-			return 1
-		}
-		s := 0.0
-		for _, m := range members {
-			if m.Stale {
-				s++
-				continue
-			}
-			s += max(waiting(m.Engines)/saturatedQueue, kvUsage(m.Engines)/saturatedKV)
-		}
-		return s / float64(len(members))
-	}
 	stale := func(view) float64 {
 		n := 0.0
 		for _, m := range members {
@@ -103,7 +108,7 @@ func AppendPicker(b []byte, p *Pool, members []PoolMember) []byte {
 	flow := []series{{labels: append(model[:4:4], "fairness_id", "default-flow", "priority", "0"), view: ever}}
 	flowPool := []series{{labels: append(flow[0].labels[:8:8], "inference_pool", p.Name), view: alive}}
 	some := func(view) bool { return len(members) > 0 }
-	used := func(view) bool { return offered(ever) > 0 }
+	used := func(view) bool { return p.Held > 0 || offered(ever) > 0 }
 
 	type family struct {
 		metric
@@ -155,8 +160,8 @@ func AppendPicker(b []byte, p *Pool, members []PoolMember) []byte {
 		{hist("request_streaming_itl_seconds", "Inter-token latency in seconds for streaming requests, measured as the time "+
 			"between consecutive response body chunks.", pickerTokenTimeEdges, itlOf).afterFirst(), flow, "", nil},
 		{gauge("flow_control_pool_saturation", "Current saturation level of the inference pool (0.0 = empty, 1.0 = fully saturated).",
-			saturation), inferencePool, "inference_extension_flow_control_pool_saturation", nil},
-		{gauge("flow_control_queue_size", "Current number of requests actively held in the Flow Control queue.", none).after(used),
+			constant(Saturation(members))), inferencePool, "inference_extension_flow_control_pool_saturation", nil},
+		{gauge("flow_control_queue_size", "Current number of requests actively held in the Flow Control queue.", constant(float64(p.Held))).after(used),
 			flowPool, "inference_extension_flow_control_queue_size", nil},
 		{counter("flow_control_requests_total", "Total number of requests that left the Flow Control layer, by outcome.", offered).
 			with("outcome", "Dispatched").afterFirst(), []series{{labels: flowPool[0].labels, view: ever}}, "", nil},
