@@ -77,6 +77,8 @@ type Source struct {
 
 	// down holds the targets whose last scrape failed, by the hash of the labels of up.
 	down map[uint64]bool
+
+	metrics *metrics
 }
 
 var _ source.Source = (*Source)(nil)
@@ -99,6 +101,7 @@ func New(cfg Config) (*Source, error) {
 		buffer:  newBuffer(cfg.Names, cfg.Retention),
 		changed: make(chan struct{}, 1),
 		down:    map[uint64]bool{},
+		metrics: newMetrics(),
 	}
 	if err := s.SetTargets(cfg.Targets); err != nil {
 		return nil, err
@@ -287,12 +290,15 @@ func (s *Source) String() string { return "scraping the engines" }
 // A target that is down is no error: its series end, and its series up says 0.
 func (s *Source) Fetch(ctx context.Context, _ []string, _ time.Duration, sink source.Sink) (time.Time, error) {
 	scrapes := s.buffer.drain()
-	var fell, rose []labels.Labels
+	var fell, rose, failed []labels.Labels
 	for _, samples := range scrapes {
 		for _, x := range samples {
 			sink.Append(x.ls, x.t, x.v)
 			if x.ls.Get(model.MetricNameLabel) != upName {
 				continue
+			}
+			if x.v == 0 {
+				failed = append(failed, x.ls)
 			}
 			key := x.ls.Hash()
 			switch {
@@ -307,6 +313,7 @@ func (s *Source) Fetch(ctx context.Context, _ []string, _ time.Duration, sink so
 			}
 		}
 	}
+	s.metrics.observe(s.manager, failed)
 	s.logHealth(ctx, fell, rose)
 	return time.Now(), nil
 }
