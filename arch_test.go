@@ -67,6 +67,7 @@ var rules = map[string]rule{
 		"internal/engine": "what is said of a replica is compared with an emulated one",
 		"internal/load":   "which serves what it draws",
 	}},
+	"internal/certs": {},
 	"internal/collect": {imports: map[string]string{
 		"internal/capacity": "a tick learns what replicas can do",
 		"internal/pods":     "samples are attributed to pods",
@@ -115,6 +116,7 @@ var rules = map[string]rule{
 	"internal/window": {pure: true},
 
 	"cmd/adapter": {imports: map[string]string{
+		"internal/certs":             "wires it",
 		"internal/collect":           "wires it",
 		"internal/config":            "wires it",
 		"internal/kube":              "wires it",
@@ -143,7 +145,7 @@ var banned = []struct {
 	{"k8s.io/apiserver", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
 	{"sigs.k8s.io/custom-metrics-apiserver", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
 	{"k8s.io/kube-aggregator", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
-	{"k8s.io/client-go", "one package talks to Kubernetes; the rest reads its listers", []string{"internal/kube", "pkg/provider", "cmd"}},
+	{"k8s.io/client-go", "one package reads Kubernetes, one keeps certificates in it; the rest reads listers", []string{"internal/kube", "internal/certs", "pkg/provider", "cmd"}},
 	{"github.com/stretchr/testify", "the standard library's testing and go-cmp are enough", nil},
 	{"io/ioutil", "os and io have it", nil},
 }

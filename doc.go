@@ -12,6 +12,7 @@
 //	internal/source/...   where samples come from: a Prometheus server, or our own scrape
 //	internal/pods         what is known of a pod
 //	internal/kube         pods and HPAs from informers
+//	internal/certs        the certificate that the adapter serves with
 //	cmd/engine-emulator   emulated engines for demos and tests
 //	internal/engine       the model behind them; pure
 //	internal/load         the load on them; pure

@@ -89,6 +89,11 @@ func newAdapter(c *completed) (*adapter, error) {
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
 	}
+	if c.certificates.service != "" {
+		if err := a.keepCertificates(c, client); err != nil {
+			return nil, err
+		}
+	}
 	for _, m := range mirrors {
 		a.feeds = append(a.feeds, func(ctx context.Context) error { m.Run(ctx); return nil })
 		if err := a.server.AddReadyzChecks(synced(m)); err != nil {

@@ -41,6 +41,8 @@ type options struct {
 
 	collectInterval time.Duration
 
+	certificates certificateOptions
+
 	server *serveroptions.CustomMetricsAdapterServerOptions
 
 	// sets are the flags by section, to tell what was given from what is default.
@@ -69,6 +71,7 @@ func newOptions() *options {
 
 		scrapeInterval:  defaultScrapeInterval,
 		collectInterval: collect.DefaultInterval,
+		certificates:    newCertificateOptions(),
 		server:          serveroptions.NewCustomMetricsAdapterServerOptions(),
 	}
 	o.server.SecureServing.BindPort = defaultPort
@@ -94,6 +97,7 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target.")
 	fs.DurationVar(&o.collectInterval, "collect-interval", o.collectInterval, "Time between two collections of samples; signals are as new as the last.")
 
+	o.certificates.addFlags(o.sets.FlagSet(sectionServing))
 	o.server.SecureServing.AddFlags(o.sets.FlagSet(sectionServing))
 	o.server.Authentication.AddFlags(o.sets.FlagSet(sectionAuthentication))
 	o.server.Authorization.AddFlags(o.sets.FlagSet(sectionAuthorization))
@@ -170,6 +174,7 @@ func (o *options) validate() error {
 		}
 	}
 
+	errs = append(errs, o.validateCertificates())
 	errs = append(errs, o.server.Validate()...)
 	return errors.Join(errs...)
 }
