@@ -60,9 +60,10 @@ test-image: ## Build the image without any registry, and run the program from it
 	hack/test-image.sh
 
 .PHONY: soak
-soak: ## What is too long for CI: the race detector everywhere, then the cluster tests three times
+soak: ## What is too long for CI: the race detector, the cluster tests three times, then the drills at length
 	go test -race ./...
 	go -C test/cluster test -p 1 -timeout 180m -count 3 ./...
+	IMA_SOAK=1 go -C test/cluster test -timeout 120m -count 1 -v ./drills -rewrite
 
 FUZZTIME ?= 1m
 .PHONY: fuzz
@@ -140,6 +141,11 @@ update-signals:
 .PHONY: update-states
 update-states:
 	go -C test/cluster test -count 1 ./statetable -rewrite
+
+# A run of the drills themselves, of some minutes; test-cluster verifies that they still end so.
+.PHONY: update-drills
+update-drills:
+	go -C test/cluster test -count 1 ./drills -rewrite
 
 ##@ Tools
 

@@ -98,8 +98,8 @@ func (c *Cluster) NewBalancer() (*Balancer, error) { return newBalancer(c.servin
 
 // AdapterCertificate issues a serving certificate for the adapter's Service, and for loopback.
 func (c *Cluster) AdapterCertificate() (certFile, keyFile string, err error) {
-	pair, err := c.servingCA.server(c.Dir, AdapterName,
-		AdapterName+"."+AdapterNamespace+".svc", "localhost", "127.0.0.1")
+	// Once only: several adapters may be started at the same time, and read both files while they start.
+	pair, err := c.adapterPair()
 	if err != nil {
 		return "", "", err
 	}

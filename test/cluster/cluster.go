@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -55,6 +56,10 @@ type Cluster struct {
 	servingCA *authority // issues what those serve with
 	server    string     // the API server's URL
 	network   int        // X of the pods' 127.X.0.0/16
+
+	adapterPair   func() (*keyPair, error)
+	apiServer     *Process
+	apiServerArgs []string
 }
 
 // Start starts a control plane, and returns once its nodes take pods. The caller has to Stop it,
@@ -88,6 +93,9 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.processes = &processes{dir: c.Dir, detached: options.Detached}
+	c.adapterPair = sync.OnceValues(func() (*keyPair, error) {
+		return c.servingCA.server(c.Dir, AdapterName, AdapterName+"."+AdapterNamespace+".svc", "localhost", "127.0.0.1")
+	})
 	defer func() {
 		if err != nil {
 			c.Stop()

@@ -130,39 +130,50 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if err := os.WriteFile(c.path("audit.yaml"), []byte(auditPolicy), 0o644); err != nil {
 		return err
 	}
-	p, err := c.processes.start("kube-apiserver", filepath.Join(c.Bin, "kube-apiserver"),
+	c.apiServerArgs = []string{
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none", // the others refuse to advertise a loopback address
-		"--tls-cert-file="+serving.certFile, "--tls-private-key-file="+serving.keyFile,
-		"--client-ca-file="+c.path("ca.crt"),
-		"--etcd-servers="+string(etcdURL), "--etcd-cafile="+c.path("ca.crt"),
-		"--etcd-certfile="+etcdClient.certFile, "--etcd-keyfile="+etcdClient.keyFile,
+		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile,
+		"--client-ca-file=" + c.path("ca.crt"),
+		"--etcd-servers=" + string(etcdURL), "--etcd-cafile=" + c.path("ca.crt"),
+		"--etcd-certfile=" + etcdClient.certFile, "--etcd-keyfile=" + etcdClient.keyFile,
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file="+c.path("service-account.key"),
-		"--service-account-signing-key-file="+c.path("service-account.key"),
+		"--service-account-key-file=" + c.path("service-account.key"),
+		"--service-account-signing-key-file=" + c.path("service-account.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged=true",
-		"--audit-policy-file="+c.path("audit.yaml"), "--audit-log-path="+c.path("audit.log"),
+		"--audit-policy-file=" + c.path("audit.yaml"), "--audit-log-path=" + c.path("audit.log"),
 		// The aggregation layer.
-		"--requestheader-client-ca-file="+c.path("front-proxy-ca.crt"),
+		"--requestheader-client-ca-file=" + c.path("front-proxy-ca.crt"),
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file="+proxyClient.certFile, "--proxy-client-key-file="+proxyClient.keyFile)
-	if err != nil {
-		return err
+		"--proxy-client-cert-file=" + proxyClient.certFile, "--proxy-client-key-file=" + proxyClient.keyFile,
 	}
 	if err := c.connect(); err != nil {
 		return err
 	}
-	return await(ctx, p, "kube-apiserver to be ready", func(ctx context.Context) error {
+	return c.StartAPIServer(ctx)
+}
+
+// StartAPIServer starts kube-apiserver again, where it was before KillAPIServer, and waits until it is
+// ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
+	c.apiServer, err = c.processes.start("kube-apiserver", filepath.Join(c.Bin, "kube-apiserver"), c.apiServerArgs...)
+	if err != nil {
+		return err
+	}
+	return await(ctx, c.apiServer, "kube-apiserver to be ready", func(ctx context.Context) error {
 		return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 }
+
+// KillAPIServer ends kube-apiserver without a chance to tidy up, and cuts all connections to it.
+func (c *Cluster) KillAPIServer() { c.apiServer.Kill() }
 
 func (c *Cluster) startControllers(ctx context.Context) error {
 	// Both write to objects of their own: neither needs a leader to be elected.

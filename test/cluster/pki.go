@@ -133,10 +133,20 @@ func pemOf(kind string, der []byte) []byte {
 // writeKubeconfig writes a kubeconfig with everything it needs inside.
 func writeKubeconfig(file, server string, ca []byte, user clientcmdapi.AuthInfo) error {
 	const name = "loopback"
-	return clientcmd.WriteToFile(clientcmdapi.Config{
+	config := clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: server, CertificateAuthorityData: ca}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: &user},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
-	}, file)
+	}
+	// Replaced as a whole: it may be rewritten while a program reads it.
+	temp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	temp.Close()
+	if err := clientcmd.WriteToFile(config, temp.Name()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), file)
 }
