@@ -94,6 +94,9 @@ func newAdapter(c *completed) (*adapter, error) {
 			return nil, err
 		}
 	}
+	if err := a.watch(src, served, mirrors, c.exposed); err != nil {
+		return nil, err
+	}
 	for _, m := range mirrors {
 		a.feeds = append(a.feeds, func(ctx context.Context) error { m.Run(ctx); return nil })
 		if err := a.server.AddReadyzChecks(synced(m)); err != nil {

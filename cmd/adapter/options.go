@@ -42,6 +42,7 @@ type options struct {
 	collectInterval time.Duration
 
 	certificates certificateOptions
+	exposed exposed
 
 	server *serveroptions.CustomMetricsAdapterServerOptions
 
@@ -96,6 +97,7 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	fs.StringArrayVar(&o.targets, "target", o.targets, "Engine to scrape, as NAMESPACE/POD=URL. Standalone, as NAMESPACE/POD{LABEL=VALUE,...}=URL, where the labels are those of the pod. May be given several times.")
 	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target.")
 	fs.DurationVar(&o.collectInterval, "collect-interval", o.collectInterval, "Time between two collections of samples; signals are as new as the last.")
+	o.exposed.addFlag(fs)
 
 	o.certificates.addFlags(o.sets.FlagSet(sectionServing))
 	o.server.SecureServing.AddFlags(o.sets.FlagSet(sectionServing))
@@ -175,6 +177,8 @@ func (o *options) validate() error {
 	}
 
 	errs = append(errs, o.validateCertificates())
+	_, err = o.exposed.plans()
+	errs = append(errs, err)
 	errs = append(errs, o.server.Validate()...)
 	return errors.Join(errs...)
 }

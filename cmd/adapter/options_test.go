@@ -49,6 +49,9 @@ func TestBadFlags(t *testing.T) {
 			"--secure-port 0 must be between 1 and 65535, inclusive. It cannot be turned off with 0"}},
 		{"labels in a cluster", vllm0, []string{
 			"--target default/vllm-0{app=vllm}=http://127.0.0.1:8000/metrics: in a cluster a pod has labels already: {...} is for --standalone"}},
+		{"signals that are not there", "--standalone " + vllm0 + " --expose-signals=inference_queue_depth,vllm_queue,llamacpp_goodput", []string{
+			`--expose-signals: there is no signal "vllm_queue": docs/signals.md lists those there are`,
+			"--expose-signals: llamacpp_goodput is not computable on llama.cpp, because llama.cpp exports no histograms"}},
 		{"no cluster", "--target=default/vllm-0=http://127.0.0.1:8000/metrics", []string{
 			"--kubeconfig is not given, and this is no pod of a cluster (unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined): give it, or run with --standalone"}},
 		{"kubeconfig that is not there", "--target=default/vllm-0=http://127.0.0.1:8000/metrics --kubeconfig=testdata/none", []string{

@@ -49,7 +49,7 @@ func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metric
 		none.add(absence{reason: "it has no pod with an engine that has been Ready and is not ending" + ofRole(r), data: true})
 		return nil, none.err(fmt.Sprintf("no value of %s in namespace %s", info.Metric, namespace), snapshot)
 	}
-	v, why := value(r, snapshot.Merge(r.Plan, members, roles))
+	v, why := p.value(r, snapshot.Merge(r.Plan, members, roles))
 	if why != nil {
 		none.add(*why)
 		return nil, none.err(fmt.Sprintf("no value of %s in namespace %s", info.Metric, namespace), snapshot)

@@ -34,7 +34,7 @@ func (p *Provider) ofObject(o pods.Object, r query.Request) (*custom_metrics.Met
 		}
 		result = snapshot.Merge(r.Plan, members, roles)
 	}
-	item, why := value(r, result)
+	item, why := p.value(r, result)
 	if why != nil {
 		var none reasons
 		none.add(*why)

@@ -50,7 +50,8 @@ type Config struct {
 // Provider serves every signal of the catalogue, on pods and on the objects that stand for groups of them.
 type Provider struct {
 	Config
-	served []provider.CustomMetricInfo
+	served  []provider.CustomMetricInfo
+	metrics *metrics
 }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
@@ -59,7 +60,7 @@ var podResource = schema.GroupResource{Resource: "pods"}
 
 // New returns a provider.
 func New(c Config) *Provider {
-	p := &Provider{Config: c}
+	p := &Provider{Config: c, metrics: newMetrics()}
 	for _, s := range signals.Catalogue() {
 		if !s.OfPool() {
 			p.served = append(p.served, provider.CustomMetricInfo{GroupResource: podResource, Namespaced: true, Metric: s.Name})
@@ -210,7 +211,7 @@ func (p *Provider) ofPod(snapshot *collect.Snapshot, r query.Request, pod *pods.
 	case r.Roles() && !r.Takes(pods.Role(pod, p.RoleLabels)):
 		return custom_metrics.MetricValue{}, &absence{reason: "not of the role that the metric selector asks for"}
 	}
-	item, why := value(r, snapshot.Measure(r.Plan.Query, pod).Result)
+	item, why := p.value(r, snapshot.Measure(r.Plan.Query, pod).Result)
 	if why != nil {
 		return item, why
 	}
@@ -219,7 +220,8 @@ func (p *Provider) ofPod(snapshot *collect.Snapshot, r query.Request, pod *pods.
 }
 
 // value makes a result a value of the API, without the object it describes, or says why there is none.
-func value(r query.Request, result signals.Result) (custom_metrics.MetricValue, *absence) {
+func (p *Provider) value(r query.Request, result signals.Result) (custom_metrics.MetricValue, *absence) {
+	p.metrics.answered(r.Plan.Query.Signal, result.State)
 	if !result.HasValue {
 		return custom_metrics.MetricValue{}, &absence{reason: result.Reason, data: true}
 	}
