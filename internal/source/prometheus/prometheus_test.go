@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,6 +192,40 @@ func TestTooMuchAtOnce(t *testing.T) {
 	}
 }
 
+// TestCallersTime: what takes all the time that the caller has is too much at once, too, and the queries that
+// had to wait for it do not make the server one that cannot be reached.
+func TestCallersTime(t *testing.T) {
+	hang := make(chan struct{})
+	var hanging atomic.Bool
+	srv := newFake(t, func(w http.ResponseWriter, query string) string {
+		if hanging.Load() || strings.Contains(query, "|") {
+			<-hang
+			return matrix(0)
+		}
+		return matrix(3, strings.Split(query, `"`)[1])
+	})
+	t.Cleanup(func() { close(hang) }) // before srv is closed, which waits for it
+	s := open(t, Config{URL: srv.URL})
+	names := []string{"a", "b", "c", "d", "e", "f", "g"}
+	inTime := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := s.Fetch(ctx, names, time.Minute, sink{})
+		return err
+	}
+	if err := inTime(); err == nil || !strings.Contains(err.Error(), "no complete answer in time: the server hangs") {
+		t.Errorf("all names at once: %v", err)
+	}
+	if got := fetch(t, s, names...); len(got) != len(names) {
+		t.Errorf("then, one by one: %v", got)
+	}
+	hanging.Store(true)
+	if err := inTime(); err == nil || !strings.Contains(err.Error(), "7 of 7 queries failed: reading a: too much at once: no complete answer in time") ||
+		!strings.Contains(err.Error(), "no time left to ask") {
+		t.Errorf("more queries than run at a time: %v", err)
+	}
+}
+
 func TestRequest(t *testing.T) {
 	srv := newFake(t, func(http.ResponseWriter, string) string { return matrix(1, "x") })
 	fetch(t, open(t, Config{URL: srv.URL + "/prefix/", Timeout: 3 * time.Second}), "x")
@@ -269,7 +304,7 @@ func TestErrors(t *testing.T) {
 		{"too slow", Config{Timeout: 50 * time.Millisecond}, func(http.ResponseWriter, string) string {
 			time.Sleep(300 * time.Millisecond)
 			return matrix(0)
-		}, []string{"no complete answer within 50ms", "timeout too short"}},
+		}, []string{"no complete answer within 50ms", "timeout is too short"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			srv := newFake(t, c.respond)

@@ -256,18 +256,20 @@ func (s *Source) explain(ctx context.Context, err error) error {
 	var dns *net.DNSError
 	var tooLarge *tooLargeError
 	switch {
+	case errors.As(err, &dns):
+		return fmt.Errorf("%w: check the host in the URL", err)
+	case errors.Is(err, errUnreachable):
+		return fmt.Errorf("%w: check that the server runs, the URL, and network policies", err)
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return fmt.Errorf("%w: no complete answer within %s: the server is overloaded or the timeout too short: %w", errTooMuch, s.timeout, err)
+		return fmt.Errorf("%w: no complete answer within %s: the server hangs or is overloaded, or the timeout is too short: %w", errTooMuch, s.timeout, err)
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // the caller's
+		return fmt.Errorf("%w: no complete answer in time: the server hangs or is overloaded: %w", errTooMuch, err)
 	case errors.As(err, &tooLarge):
 		return fmt.Errorf("%w: %w", errTooMuch, err)
 	case ctx.Err() != nil:
 		return err
-	case errors.As(err, &dns):
-		return fmt.Errorf("%w: check the host in the URL", err)
 	case errors.Is(err, errNotJSON), errors.Is(err, errSyntax):
 		return fmt.Errorf("%w: check that the URL and its path prefix lead to a Prometheus API", err)
-	case errors.Is(err, errUnreachable):
-		return fmt.Errorf("%w: check that the server runs, the URL, and network policies", err)
 	}
 	return err
 }
