@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,7 +96,7 @@ func (c *Cluster) install(ctx context.Context, address, component string) error 
 }
 
 // NewBalancer returns a balancer for adapters, which the caller has to Close.
-func (c *Cluster) NewBalancer() (*Balancer, error) { return newBalancer(c.servingCA) }
+func (c *Cluster) NewBalancer() (*Balancer, error) { return newBalancer() }
 
 // AdapterCertificate issues a serving certificate for the adapter's Service, and for loopback.
 func (c *Cluster) AdapterCertificate() (certFile, keyFile string, err error) {
@@ -116,7 +118,8 @@ type Adapter struct {
 }
 
 // StartAdapter starts the adapter's program with the credentials of its service account, so Install
-// comes first. It does not wait for the adapter to be ready.
+// comes first. Unless the arguments say how it comes by a certificate, it serves with one of
+// AdapterCertificate. It does not wait for the adapter to be ready.
 func (c *Cluster) StartAdapter(ctx context.Context, program string, args ...string) (*Adapter, error) {
 	port, err := FreePort()
 	if err != nil {
@@ -131,16 +134,21 @@ func (c *Cluster) StartAdapterAt(ctx context.Context, port int, program string, 
 	if err != nil {
 		return nil, err
 	}
-	cert, key, err := c.AdapterCertificate()
-	if err != nil {
-		return nil, err
+	own := slices.ContainsFunc(args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--serving-cert-service=") || strings.HasPrefix(arg, "--tls-cert-file=")
+	})
+	if !own {
+		cert, key, err := c.AdapterCertificate()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
 	}
 	a := &Adapter{Address: loopback(port), cluster: c}
 	a.Process, err = c.processes.start("adapter", program, append([]string{
 		"--kubeconfig=" + kubeconfig,
 		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
-		"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
 	}, args...)...)
 	return a, err
 }
@@ -203,8 +211,15 @@ type Call struct {
 	RequestURI string `json:"requestURI"`
 	// ObjectRef is nil where no resource is asked for.
 	ObjectRef *struct {
-		Resource string `json:"resource"`
+		APIGroup    string `json:"apiGroup"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
 	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
 }
 
 // AdapterCalls returns what all adapters have asked of the Kubernetes API, in the order in which it

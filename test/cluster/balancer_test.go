@@ -47,7 +47,7 @@ func TestBalancer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := newBalancer(ca)
+	b, err := newBalancer()
 	if err != nil {
 		t.Fatal(err)
 	}
