@@ -42,7 +42,7 @@ type options struct {
 	collectInterval time.Duration
 
 	certificates certificateOptions
-	exposed exposed
+	exposed      exposed
 
 	server *serveroptions.CustomMetricsAdapterServerOptions
 
