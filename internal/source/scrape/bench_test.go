@@ -38,7 +38,7 @@ func TestMeasure(t *testing.T) {
 	address := serveExpositions(t)
 	cfg := Config{Names: names}
 	for i := range n {
-		cfg.Targets = append(cfg.Targets, Target{"default", fmt.Sprintf("vllm-%d", i), "http://" + address + "/metrics"})
+		cfg.Targets = append(cfg.Targets, Target{"default", fmt.Sprintf("vllm-%d", i), "http://" + address + "/metrics", ""})
 	}
 	s := run(t, cfg)
 	store := window.New(5*time.Minute, func(ls labels.Labels) (string, bool) { return ls.Get("namespace") + "/" + ls.Get("pod"), true })

@@ -31,7 +31,8 @@ type sample struct {
 // fetches, the oldest scrapes go.
 type buffer struct {
 	wanted    map[string]bool
-	retention int64
+	retention time.Duration
+	clock     clock
 
 	mu      sync.Mutex
 	scrapes [][]sample // in the order of their commits
@@ -40,16 +41,18 @@ type buffer struct {
 
 var _ storage.AppendableV2 = (*buffer)(nil)
 
-func newBuffer(names []string, retention time.Duration) *buffer {
-	b := &buffer{wanted: map[string]bool{upName: true}, retention: retention.Milliseconds()}
+func newBuffer(names []string, retention time.Duration, clock clock) *buffer {
+	b := &buffer{wanted: map[string]bool{upName: true}, retention: retention, clock: clock}
 	for _, name := range names {
 		b.wanted[name] = true
 	}
 	return b
 }
 
-// AppenderV2 implements storage.AppendableV2.
-func (b *buffer) AppenderV2(context.Context) storage.AppenderV2 { return &appender{buffer: b} }
+// AppenderV2 implements storage.AppendableV2. It is called as a scrape begins.
+func (b *buffer) AppenderV2(context.Context) storage.AppenderV2 {
+	return &appender{buffer: b, wall: b.clock.wall(), began: b.clock.now()}
+}
 
 // drain returns the scrapes that wait, oldest first, and forgets them.
 func (b *buffer) drain() [][]sample {
@@ -69,7 +72,7 @@ func (b *buffer) add(samples []sample) {
 	gone := 0
 	for gone < len(b.scrapes)-1 {
 		oldest := b.scrapes[gone]
-		if b.samples <= maxSamples && newest-oldest[0].t <= b.retention {
+		if b.samples <= maxSamples && newest-oldest[0].t <= b.retention.Milliseconds() {
 			break
 		}
 		b.samples -= len(oldest)
@@ -83,6 +86,15 @@ func (b *buffer) add(samples []sample) {
 type appender struct {
 	buffer  *buffer
 	samples []sample
+	// wall and began are one instant, when the scrape began, on the wall clock and on ours.
+	wall, began time.Time
+}
+
+// stamp is on our clock what t is on the wall clock: when the scrape began or, of the markers that end
+// the series of a target which was removed, somewhat earlier.
+func (a *appender) stamp(t int64) int64 {
+	ago := min(max(0, a.wall.UnixMilli()-t), a.buffer.retention.Milliseconds())
+	return a.began.UnixMilli() - ago
 }
 
 // Append implements storage.AppenderV2. The reference that it returns is the hash of the labels:
@@ -93,7 +105,7 @@ func (a *appender) Append(ref storage.SeriesRef, ls labels.Labels, _, t int64, v
 	}
 	// Besides up, a scrape reports on itself: durations and counts that nobody asked for.
 	if h == nil && fh == nil && a.buffer.wanted[ls.Get(model.MetricNameLabel)] {
-		a.samples = append(a.samples, sample{ls, t, v})
+		a.samples = append(a.samples, sample{ls, a.stamp(t), v})
 	}
 	return ref, nil
 }

@@ -18,7 +18,7 @@ func TestContract(t *testing.T) {
 			Watch: func(targets ...sourcetest.Target) {
 				var ours []Target
 				for _, x := range targets {
-					ours = append(ours, Target(x))
+					ours = append(ours, Target{Namespace: x.Namespace, Pod: x.Pod, URL: x.URL})
 				}
 				if err := s.SetTargets(ours); err != nil {
 					t.Error(err)

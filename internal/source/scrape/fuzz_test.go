@@ -52,8 +52,9 @@ func FuzzExposition(f *testing.F) {
 	params := signals.DefaultParams()
 
 	f.Fuzz(func(t *testing.T, text string) {
-		b := newBuffer(names, time.Hour)
 		now := time.UnixMilli(1_700_000_000_000)
+		still := func() time.Time { return now }
+		b := newBuffer(names, time.Hour, clock{now: still, wall: still})
 		const scrapes, apart = 13, 5 * time.Second
 		for i := range scrapes {
 			if !scrapeText(b, text, now.Add(-apart*time.Duration(scrapes-1-i)).UnixMilli()) {
@@ -110,7 +111,7 @@ func scrapeText(b *buffer, text string, at int64) bool {
 	appendTo := func(ls labels.Labels, v float64) {
 		_, _ = app.Append(0, ls, 0, at, v, nil, nil, storage.AOptions{})
 	}
-	target := labels.FromStrings("namespace", "serving", "pod", "vllm-0", "instance", "127.0.0.1:8000", "job", job)
+	target := labels.FromStrings("namespace", "serving", "pod", "vllm-0", "instance", "127.0.0.1:8000", "job", jobPrefix)
 	for n := 0; ; {
 		entry, err := p.Next()
 		if errors.Is(err, io.EOF) {

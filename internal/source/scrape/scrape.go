@@ -3,13 +3,15 @@
 //
 // It is Prometheus's own scrape, as a library: its parsers, its limits, its stale markers, its
 // spreading of scrapes over the interval. In the place of its database stands a small buffer that
-// the next Fetch empties.
+// the next Fetch empties, and samples are stamped by a clock that nobody sets.
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/config"
@@ -30,8 +33,8 @@ import (
 	"github.com/inference-metrics/adapter/internal/source"
 )
 
-// job is the label job of every series.
-const job = "inference-metrics-adapter"
+// jobPrefix begins the label job of every series.
+const jobPrefix = "inference-metrics-adapter"
 
 // What one target can make us read and keep is bounded, whatever it serves. An engine's exposition
 // is some hundred kilobytes and a few hundred series; vLLM's cache_config_info has some forty
@@ -50,6 +53,35 @@ type Target struct {
 	Namespace, Pod string
 	// URL is where it serves its metrics: http://10.0.0.7:8000/metrics.
 	URL string
+	// Job names the Job that says how it is scraped; "" for what Config says itself.
+	Job string
+}
+
+// A Job says how some targets are scraped.
+type Job struct {
+	// Name is what targets call it.
+	Name string
+	// Names, Interval and Timeout are as those of Config, which hold where these are not set.
+	Names             []string
+	Interval, Timeout time.Duration
+	// Credentials are sent to the targets of this job, and to no other.
+	Credentials Credentials
+	// Believe tells of a series whether its target may export it; nil believes all. It is called for
+	// every sample, so that what it decides by may change.
+	Believe func(labels.Labels) bool
+}
+
+// Credentials are how a target and the adapter know each other. Files are read again when they change.
+type Credentials struct {
+	// CAFile holds the authorities by which a target's certificate is checked; "" for those of the
+	// system. ServerName is the name it has to be for; "" for the target's address.
+	CAFile, ServerName string
+	// InsecureSkipVerify takes any certificate.
+	InsecureSkipVerify bool
+	// CertFile and KeyFile are the adapter's own certificate.
+	CertFile, KeyFile string
+	// BearerTokenFile holds a token.
+	BearerTokenFile string
 }
 
 // Config says what to scrape and how.
@@ -62,6 +94,8 @@ type Config struct {
 	Interval time.Duration
 	// Timeout bounds one scrape. Default: the interval.
 	Timeout time.Duration
+	// Jobs are those that targets name.
+	Jobs []Job
 	// Retention is for how long samples wait for a Fetch. Default: 10 min.
 	Retention time.Duration
 }
@@ -71,9 +105,11 @@ type Source struct {
 	manager *scrape.Manager
 	buffer  *buffer
 	changed chan struct{}
+	// believe holds what Believe of a job is, by the label job of its series.
+	believe map[string]func(labels.Labels) bool
 
 	mu      sync.Mutex
-	targets []*targetgroup.Group
+	targets map[string][]*targetgroup.Group // by job
 
 	// down holds the targets whose last scrape failed, by the hash of the labels of up.
 	down map[uint64]bool
@@ -94,15 +130,31 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Retention == 0 {
 		cfg.Retention = 10 * time.Minute
 	}
-	if cfg.Interval < time.Millisecond || cfg.Timeout < time.Millisecond || cfg.Timeout > cfg.Interval {
-		return nil, fmt.Errorf("scrape: interval %s and timeout %s: want a timeout above zero that is not longer than the interval", cfg.Interval, cfg.Timeout)
-	}
 	s := &Source{
-		buffer:  newBuffer(cfg.Names, cfg.Retention),
 		changed: make(chan struct{}, 1),
+		believe: map[string]func(labels.Labels) bool{},
 		down:    map[uint64]bool{},
 		metrics: newMetrics(),
 	}
+	var jobs []Job
+	var names []string
+	for _, j := range append([]Job{{Interval: cfg.Interval, Timeout: cfg.Timeout}}, cfg.Jobs...) {
+		if j.Names == nil {
+			j.Names = cfg.Names
+		}
+		j.Interval = cmp.Or(j.Interval, cfg.Interval)
+		j.Timeout = cmp.Or(j.Timeout, min(cfg.Timeout, j.Interval))
+		if j.Interval < time.Millisecond || j.Timeout < time.Millisecond || j.Timeout > j.Interval {
+			return nil, fmt.Errorf("scrape: %sinterval %s and timeout %s: want a timeout above zero that is not longer than the interval", j.where(), j.Interval, j.Timeout)
+		}
+		if _, twice := s.believe[j.label()]; twice {
+			return nil, fmt.Errorf("scrape: %sthere are two jobs of that name", j.where())
+		}
+		s.believe[j.label()] = j.Believe
+		names = append(names, j.Names...)
+		jobs = append(jobs, j)
+	}
+	s.buffer = newBuffer(names, cfg.Retention, newClock())
 	if err := s.SetTargets(cfg.Targets); err != nil {
 		return nil, err
 	}
@@ -120,9 +172,15 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrape: %w", err)
 	}
-	settings, err := settings(cfg)
+	settings, err := settings(jobs)
 	if err != nil {
 		return nil, fmt.Errorf("scrape: %w", err)
+	}
+	for _, sc := range settings.ScrapeConfigs {
+		// A job whose files cannot be read would not be scraped, and nobody be told.
+		if _, err := commonconfig.NewClientFromConfig(sc.HTTPClientConfig, sc.JobName); err != nil {
+			return nil, fmt.Errorf("scrape: %s: %w", strings.TrimPrefix(sc.JobName, jobPrefix+"/"), err)
+		}
 	}
 	if err := s.manager.ApplyConfig(settings); err != nil {
 		return nil, fmt.Errorf("scrape: %w", err)
@@ -130,50 +188,81 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// settings are Prometheus's, as a user would write them: its defaults are set where they are read.
-func settings(cfg Config) (*config.Config, error) {
-	var keep []string
-	for _, name := range cfg.Names {
-		if name != upName { // the target's own word on whether it is up
-			keep = append(keep, regexp.QuoteMeta(name))
-		}
+// label is the label job of the series of a job.
+func (j Job) label() string {
+	if j.Name == "" {
+		return jobPrefix
 	}
-	text, err := yaml.Marshal(map[string]any{
-		"scrape_configs": []any{map[string]any{
-			"job_name":        job,
-			"scrape_interval": model.Duration(cfg.Interval).String(),
-			"scrape_timeout":  model.Duration(cfg.Timeout).String(),
+	return jobPrefix + "/" + j.Name
+}
 
-			// What a target says of itself is not believed: not its labels, not its clock, not where
-			// else to look.
-			"honor_labels":     false,
-			"honor_timestamps": false,
-			"follow_redirects": false,
-			"enable_http2":     false,
+// where names a job in an error.
+func (j Job) where() string {
+	if j.Name == "" {
+		return ""
+	}
+	return j.Name + ": "
+}
 
-			// Every engine serves the plain text format, and its names are never rewritten there.
-			"scrape_protocols":                   []string{"PrometheusText0.0.4"},
-			"fallback_scrape_protocol":           "PrometheusText0.0.4",
-			"scrape_native_histograms":           false,
-			"convert_classic_histograms_to_nhcb": false,
-
-			"body_size_limit":          bodySizeLimit,
-			"sample_limit":             sampleLimit,
-			"label_limit":              labelLimit,
-			"label_name_length_limit":  labelNameLengthLimit,
-			"label_value_length_limit": labelValueLengthLimit,
-
-			"metric_relabel_configs": []any{map[string]any{
-				"source_labels": []string{model.MetricNameLabel},
-				"regex":         strings.Join(keep, "|"),
-				"action":        "keep",
-			}},
-		}},
-	})
+// settings are Prometheus's, as a user would write them: its defaults are set where they are read.
+func settings(jobs []Job) (*config.Config, error) {
+	var all []any
+	for _, j := range jobs {
+		all = append(all, j.settings())
+	}
+	text, err := yaml.Marshal(map[string]any{"scrape_configs": all})
 	if err != nil {
 		return nil, err
 	}
 	return config.Load(string(text), promslog.NewNopLogger())
+}
+
+func (j Job) settings() map[string]any {
+	var keep []string
+	for _, name := range j.Names {
+		if name != upName { // the target's own word on whether it is up
+			keep = append(keep, regexp.QuoteMeta(name))
+		}
+	}
+	s := map[string]any{
+		"job_name":        j.label(),
+		"scrape_interval": model.Duration(j.Interval).String(),
+		"scrape_timeout":  model.Duration(j.Timeout).String(),
+
+		// What a target says of itself is not believed: not its labels, not its clock, not where
+		// else to look.
+		"honor_labels":     false,
+		"honor_timestamps": false,
+		"follow_redirects": false,
+		"enable_http2":     false,
+
+		// Every engine serves the plain text format, and its names are never rewritten there.
+		"scrape_protocols":                   []string{"PrometheusText0.0.4"},
+		"fallback_scrape_protocol":           "PrometheusText0.0.4",
+		"scrape_native_histograms":           false,
+		"convert_classic_histograms_to_nhcb": false,
+
+		"body_size_limit":          bodySizeLimit,
+		"sample_limit":             sampleLimit,
+		"label_limit":              labelLimit,
+		"label_name_length_limit":  labelNameLengthLimit,
+		"label_value_length_limit": labelValueLengthLimit,
+
+		"metric_relabel_configs": []any{map[string]any{
+			"source_labels": []string{model.MetricNameLabel},
+			"regex":         strings.Join(keep, "|"),
+			"action":        "keep",
+		}},
+	}
+	c := j.Credentials
+	s["tls_config"] = map[string]any{
+		"ca_file": c.CAFile, "server_name": c.ServerName, "insecure_skip_verify": c.InsecureSkipVerify,
+		"cert_file": c.CertFile, "key_file": c.KeyFile,
+	}
+	if c.BearerTokenFile != "" {
+		s["authorization"] = map[string]any{"credentials_file": c.BearerTokenFile}
+	}
+	return s
 }
 
 // Run scrapes until ctx ends. It is called once.
@@ -194,7 +283,7 @@ func (s *Source) Run(ctx context.Context) error {
 			targets := s.targets
 			s.mu.Unlock()
 			select {
-			case updates <- map[string][]*targetgroup.Group{job: targets}:
+			case updates <- targets:
 			case <-ctx.Done():
 				return nil
 			}
@@ -205,7 +294,10 @@ func (s *Source) Run(ctx context.Context) error {
 // SetTargets replaces the targets. Those that stay are scraped on without a gap. The series of those
 // that go end with stale markers, after somewhat more than two intervals.
 func (s *Source) SetTargets(targets []Target) error {
-	group := &targetgroup.Group{}
+	byJob := map[string]*targetgroup.Group{}
+	for label := range s.believe {
+		byJob[label] = &targetgroup.Group{}
+	}
 	seen := map[Target]bool{}
 	var errs []error
 	for _, t := range targets {
@@ -214,7 +306,12 @@ func (s *Source) SetTargets(targets []Target) error {
 			errs = append(errs, err)
 			continue
 		}
-		key := Target{t.Namespace, t.Pod, string(ls[model.AddressLabel])}
+		group := byJob[Job{Name: t.Job}.label()]
+		if group == nil {
+			errs = append(errs, fmt.Errorf("target %s: there is no job %q", t.name(), t.Job))
+			continue
+		}
+		key := Target{Namespace: t.Namespace, Pod: t.Pod, URL: string(ls[model.AddressLabel])}
 		if seen[key] {
 			errs = append(errs, fmt.Errorf("target %s: two targets on %s: their series could not be told apart", t.name(), ls[model.AddressLabel]))
 		}
@@ -224,8 +321,12 @@ func (s *Source) SetTargets(targets []Target) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	groups := map[string][]*targetgroup.Group{}
+	for label, group := range byJob {
+		groups[label] = []*targetgroup.Group{group}
+	}
 	s.mu.Lock()
-	s.targets = []*targetgroup.Group{group}
+	s.targets = groups
 	s.mu.Unlock()
 	select {
 	case s.changed <- struct{}{}:
@@ -292,7 +393,11 @@ func (s *Source) Fetch(ctx context.Context, _ []string, _ time.Duration, sink so
 	scrapes := s.buffer.drain()
 	var fell, rose, failed []labels.Labels
 	for _, samples := range scrapes {
+		believe := s.believe[samples[0].ls.Get(model.JobLabel)]
 		for _, x := range samples {
+			if believe != nil && !believe(x.ls) {
+				continue
+			}
 			sink.Append(x.ls, x.t, x.v)
 			if x.ls.Get(model.MetricNameLabel) != upName {
 				continue
@@ -315,7 +420,7 @@ func (s *Source) Fetch(ctx context.Context, _ []string, _ time.Duration, sink so
 	}
 	s.metrics.observe(s.manager, failed)
 	s.logHealth(ctx, fell, rose)
-	return time.Now(), nil
+	return s.buffer.clock.now(), nil
 }
 
 // logHealth logs which targets went down or came back. A whole fleet may: it names a few.
@@ -338,7 +443,7 @@ func (s *Source) logHealth(ctx context.Context, fell, rose []labels.Labels) {
 // reasons says why the targets of some series up are down.
 func (s *Source) reasons(down []labels.Labels) []string {
 	var reasons []string
-	for _, t := range s.manager.TargetsActive()[job] {
+	for _, t := range slices.Concat(slices.Collect(maps.Values(s.manager.TargetsActive()))...) {
 		err := t.LastError()
 		if err == nil || !slices.ContainsFunc(down, func(up labels.Labels) bool {
 			return up.Get("namespace") == t.GetValue("namespace") && up.Get("pod") == t.GetValue("pod") && up.Get(model.InstanceLabel) == t.GetValue(model.InstanceLabel)

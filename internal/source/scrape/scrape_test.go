@@ -129,6 +129,29 @@ func TestHandling(t *testing.T) {
 		}, 0, nil},
 		{"too many labels", text("x{" + manyLabels(labelLimit+1) + "} 1\n"), 0, nil},
 		{"too long a label", text(`x{a="` + strings.Repeat("b", labelValueLengthLimit+1) + "\"} 1\n"), 0, nil},
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				if _, err := fmt.Fprintf(w, "x{n=\"%0500d\"} 1\n", 1); err != nil {
+					return
+				}
+			}
+		}, 0, nil},
+		{"endless once unzipped", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			zeros := make([]byte, 1<<20)
+			for r.Context().Err() == nil {
+				if _, err := z.Write(zeros); err != nil {
+					return
+				}
+			}
+		}, 0, nil},
+		{"ten thousand series that nobody asked for", func(w http.ResponseWriter, _ *http.Request) {
+			for i := range 10_000 {
+				fmt.Fprintf(w, "junk{n=\"%d\"} 1\n", i)
+			}
+			fmt.Fprint(w, "x 1\n")
+		}, 1, []float64{1}},
 		{"too slow", func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-r.Context().Done():
@@ -140,7 +163,7 @@ func TestHandling(t *testing.T) {
 			t.Parallel()
 			// Generous: what is large takes its time, on a busy machine more so.
 			cfg := Config{Names: []string{"x", "up"}, Interval: 3 * time.Second}
-			cfg.Targets = []Target{{"default", "a", serve(t, c.handler) + "/some/path?model=m%2F1"}}
+			cfg.Targets = []Target{{"default", "a", serve(t, c.handler) + "/some/path?model=m%2F1", ""}}
 			s := run(t, cfg)
 			var got sink
 			began := time.Now()
@@ -190,7 +213,7 @@ func TestStaleMarkers(t *testing.T) {
 		defer mu.Unlock()
 		fmt.Fprint(w, text)
 	})
-	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url}}})
+	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url, ""}}})
 	var got sink
 	await(t, s, &got, func() bool { return len(got.of("x", "a")) >= 4 })
 	mu.Lock()
@@ -231,7 +254,7 @@ func TestLabelOrder(t *testing.T) {
 			fmt.Fprintln(w, `x{b="2",a="1"} 1`)
 		}
 	})
-	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url}}})
+	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url, ""}}})
 	var got sink
 	await(t, s, &got, func() bool { return len(got.of("x", "a")) >= 6 })
 	for _, x := range got.of("x", "a") {
@@ -256,7 +279,7 @@ func TestHealthIsLoggedOnChange(t *testing.T) {
 		defer mu.Unlock()
 		down = to
 	}
-	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url}}})
+	s := run(t, Config{Names: []string{"x"}, Interval: interval, Targets: []Target{{"default", "a", url, ""}}})
 	var log []string
 	ctx := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}))
 	var got sink
@@ -287,13 +310,13 @@ func TestNewRefuses(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"no namespace", Config{Targets: []Target{{"", "a", "http://h/metrics"}}}, "namespace"},
-		{"no scheme", Config{Targets: []Target{{"n", "a", "h:8000/metrics"}}}, "want http://"},
-		{"credentials", Config{Targets: []Target{{"n", "a", "http://user:geheim@h/metrics"}}}, "without credentials"},
-		{"no URL", Config{Targets: []Target{{"n", "a", "http://user:geheim@h:port"}}}, "invalid port"},
-		{"escaped slash", Config{Targets: []Target{{"n", "a", "http://h/a%2Fb"}}}, "escaped slash"},
-		{"a parameter twice", Config{Targets: []Target{{"n", "a", "http://h/?a=1&a=2"}}}, "twice"},
-		{"the same target twice", Config{Targets: []Target{{"n", "a", "http://h/a"}, {"n", "a", "http://h/b"}}}, "two targets on h"},
+		{"no namespace", Config{Targets: []Target{{"", "a", "http://h/metrics", ""}}}, "namespace"},
+		{"no scheme", Config{Targets: []Target{{"n", "a", "h:8000/metrics", ""}}}, "want http://"},
+		{"credentials", Config{Targets: []Target{{"n", "a", "http://user:geheim@h/metrics", ""}}}, "without credentials"},
+		{"no URL", Config{Targets: []Target{{"n", "a", "http://user:geheim@h:port", ""}}}, "invalid port"},
+		{"escaped slash", Config{Targets: []Target{{"n", "a", "http://h/a%2Fb", ""}}}, "escaped slash"},
+		{"a parameter twice", Config{Targets: []Target{{"n", "a", "http://h/?a=1&a=2", ""}}}, "twice"},
+		{"the same target twice", Config{Targets: []Target{{"n", "a", "http://h/a", ""}, {"n", "a", "http://h/b", ""}}}, "two targets on h"},
 		{"timeout", Config{Interval: time.Second, Timeout: 2 * time.Second}, "timeout"},
 		{"interval", Config{Interval: -time.Second}, "interval"},
 	} {
@@ -307,7 +330,10 @@ func TestNewRefuses(t *testing.T) {
 // TestBuffer keeps what waits bounded, by whole scrapes, the oldest first.
 func TestBuffer(t *testing.T) {
 	x := labels.FromStrings("__name__", "x")
-	put := func(b *buffer, at int64, n int) {
+	var at int64
+	now := func() time.Time { return time.UnixMilli(at) }
+	put := func(b *buffer, when int64, n int) {
+		at = when
 		a := b.AppenderV2(t.Context())
 		for range n {
 			_, _ = a.Append(0, x, 0, at, math.Pi, nil, nil, storage.AOptions{})
@@ -321,7 +347,7 @@ func TestBuffer(t *testing.T) {
 		return times
 	}
 
-	b := newBuffer([]string{"x"}, time.Minute)
+	b := newBuffer([]string{"x"}, time.Minute, clock{now: now, wall: now})
 	for i := range int64(10) {
 		put(b, i*20_000, 3)
 	}
