@@ -20,7 +20,6 @@ import (
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/pods"
-	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
@@ -68,24 +67,24 @@ func newAdapter(c *completed) (*adapter, error) {
 			a.feeds = append(a.feeds, func(ctx context.Context) error { checkExternalOwner(ctx, dynamicClient); return nil })
 		}
 	}
-	params := c.config.Params
-	objectives := slo.New(params.SLO, c.config.Objectives, groups.Annotations)
+	objectives := slo.New(groups.Annotations)
 	collector, err := collect.New(collect.Config{
-		Source: src, Pods: lister, Params: params, SLO: objectives.Of, Windows: c.config.Windows, Interval: c.collectInterval,
-		Role: func(p *pods.Pod) string { return pods.Role(p, c.config.RoleLabels) },
+		Source: src, Pods: lister, Settings: settingsOf(c.config, objectives), Interval: c.collectInterval,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.feeds = append(a.feeds, collector.Run)
 	a.metrics = append(collector.Collectors(), objectives)
-	parser := query.Parser{Window: params.Window, Windows: c.config.Windows}
-	if !c.standalone {
-		mirrors = append(mirrors, kube.NewHPAs(client, func(named []kube.MetricRef) { collector.SetStanding(plansOf(parser, named)) }))
+	reload := newReloader(collector, objectives, c.config)
+	if c.file != nil {
+		a.feeds = append(a.feeds, func(ctx context.Context) error { return c.file.Watch(ctx, reload.apply) })
+		a.metrics = append(a.metrics, c.file.Collectors()...)
 	}
-	served := provider.New(provider.Config{
-		Snapshots: collector, Pods: lister, Groups: groups, Parser: parser, RoleLabels: c.config.RoleLabels, External: c.external,
-	})
+	if !c.standalone {
+		mirrors = append(mirrors, kube.NewHPAs(client, reload.named))
+	}
+	served := provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: groups, External: c.external})
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
 	}
@@ -104,9 +103,7 @@ func newAdapter(c *completed) (*adapter, error) {
 		}
 	}
 
-	for _, w := range c.config.Warnings() {
-		klog.Background().Info("Objective lies off the edges of an engine's buckets", "config", w)
-	}
+	warn(c.config)
 	if c.standalone {
 		s := c.server.SecureServing
 		klog.Background().Info("Serving anybody on this machine", "try",
@@ -120,18 +117,6 @@ type mirror interface {
 	Run(context.Context)
 	Synced() bool
 	String() string
-}
-
-// plansOf returns the plans of those metrics that are ours. One with a selector that we refuse is
-// refused again when it is asked for, where the HPA says so.
-func plansOf(parser query.Parser, named []kube.MetricRef) []*signals.Plan {
-	var plans []*signals.Plan
-	for _, m := range named {
-		if r, err := parser.ParseText(m.Name, m.Selector); err == nil {
-			plans = append(plans, r.Plan)
-		}
-	}
-	return plans
 }
 
 func (a *adapter) newSource(c *completed) (source.Source, error) {

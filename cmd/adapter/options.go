@@ -86,7 +86,7 @@ func newOptions() *options {
 // flags returns the flags of the options, by section.
 func (o *options) flags() cliflag.NamedFlagSets {
 	fs := o.sets.FlagSet(sectionAdapter)
-	fs.StringVar(&o.configFile, "config", o.configFile, "File with windows, service level objectives, the kinds of object that are served, and what labels mean, in YAML; docs/configuration.md describes it. Such as {window: 60s, slo: {ttft: 2.5s, tpot: 100ms}}.")
+	fs.StringVar(&o.configFile, "config", o.configFile, "File with windows, service level objectives, the kinds of object that are served, and what labels mean, in YAML; docs/configuration.md describes it. It is read again when it changes. Such as {window: 60s, slo: {ttft: 2.5s, tpot: 100ms}}.")
 	fs.BoolVar(&o.standalone, "standalone", o.standalone, "Run without Kubernetes: serve on loopback only, to anybody on this machine, and take the pods from the targets.")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File that says how to reach the cluster. Not needed in a pod of the cluster.")
 	fs.BoolVar(&o.external, "external-metrics", o.external, "Serve external.metrics.k8s.io too: the same signals, of all pods of a namespace. Off, as one server only can own that API in a cluster, and often it is KEDA.")
@@ -236,7 +236,9 @@ func (o *options) parseMatchers() ([]*promlabels.Matcher, error) {
 // completed is what the adapter is wired from: the options, and what they point to.
 type completed struct {
 	*options
-	config   config.Config
+	config config.Config
+	// file is where config was read from; nil without --config.
+	file     *config.File
 	targets  []target
 	pods     []podLabels
 	matchers []*promlabels.Matcher
@@ -249,7 +251,7 @@ func (o *options) complete() (*completed, error) {
 	c := &completed{options: o, config: config.Default(kube.DefaultKinds()), client: &rest.Config{}}
 	var err error
 	if o.configFile != "" {
-		if c.config, err = config.Read(o.configFile, kube.DefaultKinds()); err != nil {
+		if c.file, c.config, err = config.Open(o.configFile, kube.DefaultKinds()); err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
 	}

@@ -43,7 +43,7 @@ func BenchmarkCollect(b *testing.B) {
 				list = append(list, readyPod(name, time.Hour))
 				src.add(name)
 			}
-			c, err := New(Config{Source: src, Pods: pods.NewStatic(list), Params: signals.DefaultParams()})
+			c, err := New(Config{Source: src, Pods: pods.NewStatic(list), Settings: Settings{Params: signals.DefaultParams()}})
 			if err != nil {
 				b.Fatal(err)
 			}

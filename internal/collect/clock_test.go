@@ -110,7 +110,7 @@ func TestClockIsSet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				src := &settable{}
 				pod := readyPod("a", 0)
-				c, err := New(Config{Source: src, Pods: pods.NewStatic([]*pods.Pod{pod}), Params: signals.DefaultParams()})
+				c, err := New(Config{Source: src, Pods: pods.NewStatic([]*pods.Pod{pod}), Settings: Settings{Params: signals.DefaultParams()}})
 				if err != nil {
 					t.Fatal(err)
 				}

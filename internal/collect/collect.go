@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,14 +39,8 @@ const (
 type Config struct {
 	Source source.Source
 	Pods   pods.Lister
-	// Params are those of every pod, but for the objectives where SLO has others.
-	Params signals.Params
-	// SLO returns the objectives of a pod; nil for those of Params everywhere.
-	SLO func(*pods.Pod) signals.SLO
-	// Role returns whether a pod does prefill or decode, or "" for both; nil for both everywhere.
-	Role func(*pods.Pod) string
-	// Windows are those that queries may ask for, besides that of Params.
-	Windows []time.Duration
+	// Settings hold until Configure sets others.
+	Settings
 	// Interval is the time between ticks; DefaultInterval when zero.
 	Interval time.Duration
 	// Timeout bounds one fetch; DefaultTimeout when zero.
@@ -62,22 +57,26 @@ const (
 type Collector struct {
 	source    source.Source
 	pods      pods.Lister
-	params    signals.Params
-	slo       func(*pods.Pod) signals.SLO
 	interval  time.Duration
 	timeout   time.Duration
-	retention time.Duration
+	podLabels []signals.PodLabels // by which series were grouped
 	demand    *demand
 	metrics   *metrics
 	current   atomic.Pointer[Snapshot]
 
+	// configured guards next, which the next tick is made under, together with the standing demand.
+	configured sync.Mutex
+	next       *Settings
+
 	// The rest belongs to the goroutine that ticks.
-	store  *window.Store
-	known  map[string]bool // names that a fetch has brought the past of
-	read   map[string]bool // names that have been read in full at some time
-	synced time.Time       // when the newest fetch that succeeded began
-	clock  sourceClock
-	failed bool
+	settings  *Settings // of the tick at hand
+	retention time.Duration
+	store     *window.Store
+	known     map[string]bool // names that a fetch has brought the past of
+	read      map[string]bool // names that have been read in full at some time
+	synced    time.Time       // when the newest fetch that succeeded began
+	clock     sourceClock
+	failed    bool
 	// exporters are the pods that have had series of an engine, and what owns them.
 	exporters map[types.UID]bool
 	learning  *learning
@@ -85,18 +84,9 @@ type Collector struct {
 
 // New returns a collector that has not ticked yet.
 func New(c Config) (*Collector, error) {
-	if err := c.Params.Validate(); err != nil {
-		return nil, fmt.Errorf("signal parameters: %w", err)
-	}
-	longest := c.Params.Window
-	for _, w := range c.Windows {
-		if w < signals.MinWindow || w > signals.MaxWindow {
-			return nil, fmt.Errorf("windows: %s is outside %s to %s", w, signals.MinWindow, signals.MaxWindow)
-		}
-		longest = max(longest, w)
-	}
-	if c.SLO == nil {
-		c.SLO = func(*pods.Pod) signals.SLO { return c.Params.SLO }
+	settings, err := c.Settings.complete()
+	if err != nil {
+		return nil, err
 	}
 	if c.Interval < 0 || c.Timeout < 0 {
 		return nil, errors.New("the collection interval and timeout must not be negative")
@@ -107,24 +97,25 @@ func New(c Config) (*Collector, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
-	retention := max(minRetention, 2*longest)
+	retention := settings.retention()
 	col := &Collector{
 		source:    c.Source,
 		pods:      c.Pods,
-		params:    c.Params,
-		slo:       c.SLO,
 		interval:  c.Interval,
 		timeout:   c.Timeout,
-		retention: retention,
+		podLabels: settings.Params.PodLabels,
 		demand:    newDemand(),
 		metrics:   newMetrics(c.Interval),
-		store:     window.New(retention, c.Params.GroupOf),
+		next:      settings,
+		settings:  settings,
+		retention: retention,
+		store:     window.New(retention, settings.Params.GroupOf),
 		known:     map[string]bool{},
 		read:      map[string]bool{},
 		exporters: map[types.UID]bool{},
-		learning:  newLearning(c.Role),
+		learning:  newLearning(),
 	}
-	col.current.Store(&Snapshot{next: c.Interval, params: c.Params})
+	col.current.Store(&Snapshot{next: c.Interval, settings: settings})
 	return col, nil
 }
 
@@ -180,7 +171,7 @@ func (c *Collector) Run(ctx context.Context) error {
 // tick makes one snapshot.
 func (c *Collector) tick(ctx context.Context) {
 	began := time.Now()
-	plans, standing := c.demand.plans(began)
+	plans, standing := c.begin(began)
 	c.metrics.demand(standing, len(plans)-standing)
 	refused := c.store.Dropped()
 	var err error
@@ -280,7 +271,7 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 	snap := &Snapshot{
 		Taken:     now,
 		Err:       err,
-		params:    c.params,
+		settings:  c.settings,
 		next:      c.interval,
 		valid:     c.interval + c.timeout + overlap,
 		demanded:  make(map[signals.Query]int, len(plans)),
@@ -301,7 +292,7 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 	}
 	learning := learns(plans)
 	if learning {
-		c.learning.begin(func(uid types.UID) bool { return c.exporters[uid] })
+		c.learning.begin(c.settings.Role, func(uid types.UID) bool { return c.exporters[uid] })
 	}
 	c.pods.All(func(p *pods.Pod) {
 		if p.Gone {
@@ -313,7 +304,7 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		if len(series) == 0 && !known {
 			return // most pods of a cluster are no engines
 		}
-		if known || c.params.Serves(series) { // others have a GPU, and no requests
+		if known || c.settings.Params.Serves(series) { // others have a GPU, and no requests
 			snap.exporters[p.UID], snap.exporters[p.Owner] = true, true
 		}
 		if !p.WasReady {
@@ -326,8 +317,8 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		if !p.ReadySince.IsZero() {
 			at.Ready = p.ReadySince.Add(c.clock.offset(now))
 		}
-		params := c.params
-		params.SLO = c.slo(p)
+		params := c.settings.Params
+		params.SLO = c.settings.SLO(p)
 		if learning {
 			params.Capacity = c.learning.of(p)
 		}
@@ -341,7 +332,7 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 	for key := range c.store.Groups() {
 		if namespace, pool, ok := signals.PoolOf(key); ok {
 			at := c.instant(key, pool, now, err)
-			snap.pools[types.NamespacedName{Namespace: namespace, Name: pool}] = measured{serves: true, values: signals.Evaluate(plans, c.store.Group(key), at, c.params)}
+			snap.pools[types.NamespacedName{Namespace: namespace, Name: pool}] = measured{serves: true, values: signals.Evaluate(plans, c.store.Group(key), at, c.settings.Params)}
 		}
 	}
 	return snap

@@ -135,7 +135,7 @@ func readyPod(name string, age time.Duration) *pods.Pod {
 func inBubble(t *testing.T, src *fakeSource, list func() []*pods.Pod, f func(*Collector)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Source: src, Pods: pods.NewStatic(list()), Params: signals.DefaultParams()})
+		c, err := New(Config{Source: src, Pods: pods.NewStatic(list()), Settings: Settings{Params: signals.DefaultParams()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -564,8 +564,8 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{Params: signals.Params{}}, "window: 0s is outside"},
-		{Config{Params: signals.DefaultParams(), Interval: -1}, "must not be negative"},
+		{Config{Settings: Settings{Params: signals.Params{}}}, "window: 0s is outside"},
+		{Config{Settings: Settings{Params: signals.DefaultParams()}, Interval: -1}, "must not be negative"},
 	} {
 		tc.config.Source = &fakeSource{}
 		if _, err := New(tc.config); err == nil || !strings.Contains(err.Error(), tc.want) {

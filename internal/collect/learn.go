@@ -17,7 +17,7 @@ type learning struct {
 	pods    map[types.UID]seen
 	// known holds what is known of each variant in the tick at hand.
 	known map[string]*signals.Capacity
-	role  func(*pods.Pod) string
+	role  func(*pods.Pod) string // in the tick at hand
 }
 
 // seen is what is kept of a pod.
@@ -28,11 +28,8 @@ type seen struct {
 	start time.Duration
 }
 
-func newLearning(role func(*pods.Pod) string) *learning {
-	if role == nil {
-		role = func(*pods.Pod) string { return "" }
-	}
-	return &learning{pods: map[types.UID]seen{}, known: map[string]*signals.Capacity{}, role: role}
+func newLearning() *learning {
+	return &learning{pods: map[types.UID]seen{}, known: map[string]*signals.Capacity{}}
 }
 
 // learns reports whether one of the plans needs to know what replicas can do.
@@ -53,7 +50,8 @@ const (
 
 // begin starts a tick: models are made anew, and pods that have gone are forgotten. What has been learned
 // of their variant is not, as it will come back.
-func (l *learning) begin(there func(types.UID) bool) {
+func (l *learning) begin(role func(*pods.Pod) string, there func(types.UID) bool) {
+	l.role = role
 	clear(l.known)
 	for uid := range l.pods {
 		if !there(uid) {

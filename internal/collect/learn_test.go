@@ -22,7 +22,7 @@ func inFleet(t *testing.T, f func(*fleet, *Collector)) {
 		fl := newFleet(t, signals.Names(asked))
 		params := signals.DefaultParams()
 		params.SLO = signals.SLO{TTFT: goodTTFT, TPOT: goodTPOT}
-		c, err := New(Config{Source: fl, Pods: fl.index, Params: params})
+		c, err := New(Config{Source: fl, Pods: fl.index, Settings: Settings{Params: params}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestDrain(t *testing.T) {
 	pod := func(uid types.UID, took time.Duration) *pods.Pod {
 		return &pods.Pod{UID: uid, Variant: "a", Start: began, Ready: true, ReadySince: began.Add(took)}
 	}
-	l := newLearning(nil)
+	l := newLearning()
 	for _, tick := range []struct {
 		pods []*pods.Pod
 		want time.Duration
@@ -218,7 +218,7 @@ func TestDrain(t *testing.T) {
 		{[]*pods.Pod{pod("p", 30*time.Second), pod("q", 9*time.Minute)}, 5 * time.Minute}, // Ready again
 		{[]*pods.Pod{pod("r", time.Hour), pod("p", 30*time.Second)}, 2 * time.Minute},     // nor is that a start
 	} {
-		l.begin(func(uid types.UID) bool { return true })
+		l.begin(func(*pods.Pod) string { return "" }, func(uid types.UID) bool { return true })
 		var got *signals.Capacity
 		for _, p := range tick.pods {
 			got = l.of(p)

@@ -18,9 +18,9 @@ type Snapshot struct {
 	// Err says why the source, which it names, could not be read in this tick; nil when it could.
 	Err error
 
-	params signals.Params
-	next   time.Duration // until the tick after it
-	valid  time.Duration // for which its values may be answered
+	settings *Settings
+	next     time.Duration // until the tick after it
+	valid    time.Duration // for which its values may be answered
 
 	// demanded finds the queries that were evaluated, by their place in measured.values.
 	demanded map[signals.Query]int
@@ -49,6 +49,10 @@ func (s *Snapshot) Collected(q signals.Query) bool {
 
 // Next is the time from one snapshot to the next.
 func (s *Snapshot) Next() time.Duration { return s.next }
+
+// Settings are what the snapshot was made under. A request is to be read by them too, so that what it means
+// by a window is what was measured.
+func (s *Snapshot) Settings() *Settings { return s.settings }
 
 // Measure returns what a query measured of a pod. It never invents a value: a pod that the tick did not
 // see, or that was replaced under the same name since, is unknown, and so is everything once the
@@ -85,11 +89,10 @@ func (s *Snapshot) Pool(q signals.Query, pool types.NamespacedName) signals.Meas
 // same order.
 func (s *Snapshot) Merge(plan *signals.Plan, members []*pods.Pod, roles []string) signals.Result {
 	list := make([]signals.Member, len(members))
-	params := s.params
 	for i, pod := range members {
 		list[i] = signals.Member{Name: pod.Name, Role: roles[i], Measure: s.Measure(plan.Query, pod)}
 	}
-	return plan.Merge(list, params)
+	return plan.Merge(list, s.settings.Params)
 }
 
 // Exports reports whether a pod, or another one of the same owner, has had series of an engine.

@@ -109,19 +109,6 @@ func (s selector) parse() (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&object)
 }
 
-// Read reads a file; kinds are the kinds of object that are served where it names none.
-func Read(name string, kinds []schema.GroupResource) (Config, error) {
-	text, err := readSmall(name)
-	if err != nil {
-		return Config{}, err
-	}
-	c, err := parse(text, kinds)
-	if err != nil {
-		return Config{}, fmt.Errorf("%s: %w", name, err)
-	}
-	return c, nil
-}
-
 // parse reads the text of a file. A field that is not in it keeps its default; an slo that is there is all
 // there is: an objective that it leaves out does not exist.
 func parse(text []byte, kinds []schema.GroupResource) (Config, error) {

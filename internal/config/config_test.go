@@ -66,7 +66,7 @@ func TestGoodConfigs(t *testing.T) {
 		}),
 	}
 	for _, name := range fixtures(t, "good", len(want)) {
-		got, err := Read(name, kinds)
+		_, got, err := Open(name, kinds)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -143,7 +143,7 @@ func TestBadConfigs(t *testing.T) {
 			`podLabels[0].namespace: "" is no name of a label: give both, as the series have them`,
 	}
 	for _, name := range fixtures(t, "bad", len(want)) {
-		_, err := Read(name, kinds)
+		_, _, err := Open(name, kinds)
 		if err == nil {
 			t.Errorf("%s was read", name)
 			continue
@@ -153,10 +153,10 @@ func TestBadConfigs(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, err := Read("/dev/zero", kinds); err == nil || err.Error() != "/dev/zero is larger than 1 MiB" {
+	if _, _, err := Open("/dev/zero", kinds); err == nil || err.Error() != "/dev/zero is larger than 1 MiB" {
 		t.Errorf("a file without end: %v", err)
 	}
-	if _, err := Read("testdata/none.yaml", kinds); err == nil || !strings.Contains(err.Error(), "open testdata/none.yaml") {
+	if _, _, err := Open("testdata/none.yaml", kinds); err == nil || !strings.Contains(err.Error(), "open testdata/none.yaml") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -182,7 +182,7 @@ func TestConfigWarnings(t *testing.T) {
 // The example shows every field, the document tells of each, and what we ship can be read.
 func TestDocumentedConfig(t *testing.T) {
 	const example, document = "../../docs/configuration.example.yaml", "../../docs/configuration.md"
-	c, err := Read(example, kinds)
+	_, c, err := Open(example, kinds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestDocumentedConfig(t *testing.T) {
 	if w := c.Warnings(); len(w) > 0 && strings.Contains(strings.Join(w, "\n"), "of vLLM") {
 		t.Errorf("%s has objectives off vLLM's edges: %q", example, w)
 	}
-	if c, err = Read("../../deploy/manifests/base/config.yaml", kinds); err != nil {
+	if _, c, err = Open("../../deploy/manifests/base/config.yaml", kinds); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(Default(kinds), c, comparable); diff != "" {

@@ -50,7 +50,7 @@ func FuzzConfig(f *testing.F) {
 				t.Errorf("windows %v besides %s", c.Windows, c.Params.Window)
 			}
 		}
-		resolved := slo.New(c.Params.SLO, c.Objectives, pods.NoGroups{}.Annotations).Of(pod)
+		resolved := slo.New(pods.NoGroups{}.Annotations).Under(c.Params.SLO, c.Objectives)(pod)
 		p := signals.DefaultParams()
 		p.SLO = resolved
 		if err := p.Validate(); err != nil {

@@ -39,8 +39,6 @@ func (r Rule) matches(p *pods.Pod) bool {
 // Resolver finds the objectives of pods. It remembers what it found, as it is asked for every pod at
 // every collection.
 type Resolver struct {
-	def         signals.SLO
-	rules       []Rule
 	annotations func(*pods.Pod) map[string]string
 	unreadable  *prometheus.Desc
 
@@ -49,9 +47,16 @@ type Resolver struct {
 	swept time.Time
 }
 
+// configured is what the configuration says.
+type configured struct {
+	def   signals.SLO
+	rules []Rule
+}
+
 // resolved is what was found for a pod.
 type resolved struct {
 	pod         *pods.Pod
+	under       *configured
 	annotations map[string]string
 	slo         signals.SLO
 	faults      []string // of the annotations
@@ -61,32 +66,38 @@ type resolved struct {
 // A pod that was not asked for in the time of forgotten is no more.
 const forgotten = 2 * time.Minute
 
-// New returns a resolver. The first of the rules that matches a pod holds for it, and def where none
-// does; annotations returns the annotations that hold for a pod, which may be its workload's.
-func New(def signals.SLO, rules []Rule, annotations func(*pods.Pod) map[string]string) *Resolver {
+// New returns a resolver; annotations returns the annotations that hold for a pod, which may be its
+// workload's.
+func New(annotations func(*pods.Pod) map[string]string) *Resolver {
 	return &Resolver{
-		def: def, rules: rules, annotations: annotations,
-		known: map[types.NamespacedName]*resolved{},
+		annotations: annotations,
+		known:       map[types.NamespacedName]*resolved{},
 		unreadable: prometheus.NewDesc("inference_metrics_adapter_unreadable_objectives",
 			"Replicas with an annotation for an objective that cannot be read, by namespace; what would hold without the annotation holds instead.",
 			[]string{"namespace"}, nil),
 	}
 }
 
-// Of returns the objectives of a pod. An annotation that cannot be read counts as one that is not there;
-// it is logged once, and counted in a metric.
-func (r *Resolver) Of(p *pods.Pod) signals.SLO {
+// Under returns the objectives of pods under a configuration: the first of the rules that matches a pod
+// holds for it, and def where none does. An annotation that cannot be read counts as one that is not there;
+// it is logged once, also where the configuration changes, and counted in a metric.
+func (r *Resolver) Under(def signals.SLO, rules []Rule) func(*pods.Pod) signals.SLO {
+	c := &configured{def: def, rules: rules}
+	return func(p *pods.Pod) signals.SLO { return r.of(p, c) }
+}
+
+func (r *Resolver) of(p *pods.Pod, c *configured) signals.SLO {
 	annotations := r.annotations(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.sweep(now)
 	before := r.known[p.NamespacedName]
-	if before != nil && before.pod == p && maps.Equal(before.annotations, annotations) {
+	if before != nil && before.pod == p && before.under == c && maps.Equal(before.annotations, annotations) {
 		before.used = now
 		return before.slo
 	}
-	found := &resolved{pod: p, annotations: annotations, slo: r.configured(p), used: now}
+	found := &resolved{pod: p, under: c, annotations: annotations, slo: c.of(p), used: now}
 	found.annotate()
 	if len(found.faults) > 0 && !r.told(found) {
 		klog.Background().Info("Annotations cannot be read; what would hold without them holds",
@@ -96,13 +107,13 @@ func (r *Resolver) Of(p *pods.Pod) signals.SLO {
 	return found.slo
 }
 
-func (r *Resolver) configured(p *pods.Pod) signals.SLO {
-	for _, rule := range r.rules {
+func (c *configured) of(p *pods.Pod) signals.SLO {
+	for _, rule := range c.rules {
 		if rule.matches(p) {
 			return rule.SLO
 		}
 	}
-	return r.def
+	return c.def
 }
 
 // annotate puts the objectives of the annotations in the place of the others, one by one.

@@ -80,9 +80,10 @@ func TestPrecedence(t *testing.T) {
 			[]string{fmt.Sprintf(`inference-metrics.github.io/slo-ttft: %q is no duration: write a number and a unit, such as 2.5s or 100ms`, strings.Repeat("x", 40))}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := New(fallback, rules, own)
+			r := New(own)
+			of := r.Under(fallback, rules)
 			for range 2 { // the second time from memory
-				if diff := cmp.Diff(tc.want, r.Of(tc.pod)); diff != "" {
+				if diff := cmp.Diff(tc.want, of(tc.pod)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
 			}
@@ -96,11 +97,12 @@ func TestPrecedence(t *testing.T) {
 // What is remembered is forgotten when the pod, or the annotations of its workload, change.
 func TestChangesAreSeen(t *testing.T) {
 	ofWorkload := map[string]string{}
-	r := New(fallback, []Rule{rule("", "tier=gold", signals.SLO{TTFT: time.Second})}, func(*pods.Pod) map[string]string { return ofWorkload })
+	r := New(func(*pods.Pod) map[string]string { return ofWorkload })
+	of := r.Under(fallback, []Rule{rule("", "tier=gold", signals.SLO{TTFT: time.Second})})
 	p := newPod("chat", "p", nil)
 	want := func(slo signals.SLO) {
 		t.Helper()
-		if got := r.Of(p); got != slo {
+		if got := of(p); got != slo {
 			t.Errorf("got %v, want %v", got, slo)
 		}
 	}
@@ -112,6 +114,11 @@ func TestChangesAreSeen(t *testing.T) {
 	ofWorkload = nil
 	want(fallback)
 	p = newPod("chat", "p", labels.Set{"tier": "gold"})
+	want(signals.SLO{TTFT: time.Second})
+	before := of
+	of = r.Under(signals.SLO{E2E: time.Minute}, nil)
+	want(signals.SLO{E2E: time.Minute})
+	of = before // a collection that began before ends as it began
 	want(signals.SLO{TTFT: time.Second})
 }
 
@@ -128,7 +135,8 @@ func TestFaultsAreVisible(t *testing.T) {
 		return strings.Count(log.String(), "Annotations cannot be read")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r := New(fallback, nil, own)
+		r := New(own)
+		of := r.Under(fallback, nil)
 		all := []*pods.Pod{
 			newPod("chat", "a-0", nil, "slo-ttft", "fast"), newPod("chat", "a-1", nil, "slo-ttft", "fast"),
 			newPod("chat", "b-0", nil, "slo-ttft", "fast"), newPod("chat", "c-0", nil, "slo-ttft", "1s"),
@@ -139,7 +147,7 @@ func TestFaultsAreVisible(t *testing.T) {
 		}
 		tick := func() {
 			for _, p := range all {
-				r.Of(p)
+				of(p)
 			}
 		}
 		counted := func(want string) {
@@ -161,6 +169,11 @@ func TestFaultsAreVisible(t *testing.T) {
 		if n := lines(); n != 3 {
 			t.Errorf("logged %d times, want once for each of the workloads a, b and d", n)
 		}
+		of = r.Under(signals.SLO{E2E: time.Minute}, nil)
+		tick()
+		if n := lines(); n != 0 {
+			t.Errorf("logged %d times after the configuration changed, want no more: the annotations are the same", n)
+		}
 		counted(`inference_metrics_adapter_unreadable_objectives{namespace="batch"} 1
 inference_metrics_adapter_unreadable_objectives{namespace="chat"} 3
 `)
@@ -176,7 +189,7 @@ inference_metrics_adapter_unreadable_objectives{namespace="chat"} 3
 		all = nil
 		time.Sleep(forgotten)
 		counted("")
-		r.Of(newPod("other", "e", nil))
+		of(newPod("other", "e", nil))
 		if len(r.known) != 1 {
 			t.Errorf("%d pods are remembered, want the one that is there", len(r.known))
 		}

@@ -76,6 +76,9 @@ func New(retention time.Duration, groupOf func(labels.Labels) (group string, ok 
 	}
 }
 
+// Retain changes for how long samples are kept, from the next Advance on.
+func (s *Store) Retain(retention time.Duration) { s.retention = retention.Milliseconds() }
+
 // Restart forgets everything, and takes no sample that is stamped until then or before: the source's
 // clock was set, and what it stamped before says neither when it was read nor what came after what.
 func (s *Store) Restart(until int64) {

@@ -622,3 +622,28 @@ func BenchmarkMemory(b *testing.B) {
 	}
 	b.ReportMetric(bytes, "B/series")
 }
+
+// What is kept stays when more is to be kept, and goes at the next Advance when less is.
+func TestRetain(t *testing.T) {
+	s := New(time.Minute, func(labels.Labels) (string, bool) { return "g", true })
+	ls := labels.FromStrings("__name__", "x")
+	kept := func() int { return len(s.Group("g")[0].Samples()) }
+	for i := range int64(600) {
+		if i == 60 {
+			s.Retain(5 * time.Minute)
+		}
+		s.Append(ls, i*1000, float64(i))
+		s.Advance(i * 1000)
+		if want := int(i) + 1; i < 200 && kept() != want {
+			t.Fatalf("after %d s there are %d samples, want %d", i, kept(), want)
+		}
+	}
+	if n := kept(); n != 301 {
+		t.Errorf("%d samples of five minutes, want 301", n)
+	}
+	s.Retain(time.Minute)
+	s.Advance(599_000)
+	if n := kept(); n != 61 {
+		t.Errorf("%d samples of a minute, want 61", n)
+	}
+}

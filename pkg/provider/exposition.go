@@ -124,7 +124,7 @@ func (e *Exposition) of(snapshot *collect.Snapshot, o pods.Object, plan *signals
 	if plan.Signal().OfPool() {
 		return snapshot.Pool(plan.Query, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}).Result, true
 	}
-	members, roles, err := e.provider.members(o, query.Request{Plan: plan})
+	members, roles, err := e.provider.members(o, query.Request{Plan: plan}, snapshot)
 	if err != nil || !slices.ContainsFunc(members, func(pod *pods.Pod) bool {
 		return counts(snapshot, pod) && !snapshot.Measure(plan.Query, pod).Foreign()
 	}) {

@@ -31,16 +31,16 @@ func (p *Provider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 // is. The selector chooses among their series, and never among namespaces: who may ask was decided by
 // the namespace in the request.
 func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metricSelector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
-	r, err := p.ask(info.Metric, metricSelector, external, false)
+	snapshot := p.Snapshots.Snapshot()
+	r, err := p.ask(snapshot, info.Metric, metricSelector, external, false)
 	if err != nil {
 		return nil, err
 	}
-	snapshot := p.Snapshots.Snapshot()
 	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
 	all := slices.DeleteFunc(p.Pods.Select(namespace, labels.Everything()), func(pod *pods.Pod) bool { return !pod.Exports() })
-	members, roles, err := p.counting(all, anything, r)
+	members, roles, err := counting(all, anything, r, snapshot)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func tenants(t *testing.T, err error, collected ...string) (*Provider, *gauges) 
 	}
 	lister := pods.NewStatic(list)
 	f := snapshotOf(t, src, lister, collected...)
-	return New(Config{Snapshots: f, Pods: lister, Groups: pods.NoGroups{}, Parser: parser, External: true}), src
+	return New(Config{Snapshots: f, Pods: lister, Groups: pods.NoGroups{}, External: true}), src
 }
 
 func TestExternalMetric(t *testing.T) {

@@ -103,13 +103,16 @@ var parser = query.Parser{Window: signals.DefaultParams().Window, Windows: []tim
 
 // ofPods returns a provider of pods only.
 func ofPods(f *fixed, lister pods.Lister) *Provider {
-	return New(Config{Snapshots: f, Pods: lister, Groups: pods.NoGroups{}, Parser: parser})
+	return New(Config{Snapshots: f, Pods: lister, Groups: pods.NoGroups{}})
 }
 
 // snapshotOf collects the named signals once.
 func snapshotOf(t testing.TB, src *gauges, lister pods.Lister, names ...string) *fixed {
 	t.Helper()
-	c, err := collect.New(collect.Config{Source: src, Pods: lister, Params: signals.DefaultParams(), Windows: parser.Windows, Interval: time.Hour})
+	c, err := collect.New(collect.Config{Source: src, Pods: lister, Interval: time.Hour, Settings: collect.Settings{
+		Params: signals.DefaultParams(), Windows: parser.Windows,
+		Role: func(p *pods.Pod) string { return pods.Role(p, []string{"example.com/does"}) },
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

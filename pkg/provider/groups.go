@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 
+	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/pods"
 	"github.com/inference-metrics/adapter/internal/query"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
 // ofObject returns a signal of the group of pods that an object stands for.
-func (p *Provider) ofObject(o pods.Object, r query.Request) (*custom_metrics.MetricValue, error) {
-	snapshot := p.Snapshots.Snapshot()
+func (p *Provider) ofObject(o pods.Object, r query.Request, snapshot *collect.Snapshot) (*custom_metrics.MetricValue, error) {
 	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (p *Provider) ofObject(o pods.Object, r query.Request) (*custom_metrics.Met
 	if r.Plan.Signal().OfPool() {
 		result = snapshot.Pool(r.Plan.Query, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}).Result
 	} else {
-		members, roles, err := p.members(o, r)
+		members, roles, err := p.members(o, r, snapshot)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (p *Provider) ofObject(o pods.Object, r query.Request) (*custom_metrics.Met
 }
 
 // ofObjects returns a signal of each of the selected objects that has a value.
-func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, selector labels.Selector, r query.Request) (*custom_metrics.MetricValueList, error) {
+func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, selector labels.Selector, r query.Request, snapshot *collect.Snapshot) (*custom_metrics.MetricValueList, error) {
 	objects, err := p.Groups.Objects(kind, namespace, selector)
 	if err != nil {
 		return nil, groupError(r, err)
@@ -53,7 +53,7 @@ func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, select
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
 	var first error
 	for _, o := range objects {
-		item, err := p.ofObject(o, r)
+		item, err := p.ofObject(o, r, snapshot)
 		if err != nil {
 			if first == nil {
 				first = err
@@ -69,12 +69,12 @@ func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, select
 }
 
 // members returns the pods that count for an object, with their roles.
-func (p *Provider) members(o pods.Object, r query.Request) ([]*pods.Pod, []string, error) {
+func (p *Provider) members(o pods.Object, r query.Request, snapshot *collect.Snapshot) ([]*pods.Pod, []string, error) {
 	all, err := p.Groups.Members(o)
 	if err != nil {
 		return nil, nil, groupError(r, err)
 	}
-	return p.counting(all, mixtureOf(o.GroupResource), r)
+	return counting(all, mixtureOf(o.GroupResource), r, snapshot)
 }
 
 // mixture says what pods may be in a group besides those of engines.
@@ -91,10 +91,9 @@ const (
 
 // counting returns those pods that count for a request, with their roles. In a mixture those count that
 // have an engine; where a GPU tells one, also before it has ever been seen to.
-func (p *Provider) counting(all []*pods.Pod, of mixture, r query.Request) (members []*pods.Pod, roles []string, err error) {
-	snapshot := p.Snapshots.Snapshot()
+func counting(all []*pods.Pod, of mixture, r query.Request, snapshot *collect.Snapshot) (members []*pods.Pod, roles []string, err error) {
 	for _, pod := range all {
-		role := pods.Role(pod, p.RoleLabels)
+		role := snapshot.Settings().Role(pod)
 		switch {
 		case !pod.WasReady: // it has no part of the load yet
 		case !r.Takes(role):

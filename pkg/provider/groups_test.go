@@ -142,7 +142,7 @@ func newWorld(t testing.TB, sourceErr error, collected ...string) *world {
 	}
 	f := snapshotOf(t, src, lister, collected...)
 	return &world{
-		Provider: New(Config{Snapshots: f, Pods: lister, Groups: o, Parser: parser, RoleLabels: []string{"example.com/does"}, External: true}),
+		Provider: New(Config{Snapshots: f, Pods: lister, Groups: o, External: true}),
 		f:        f, src: src, objects: o,
 	}
 }

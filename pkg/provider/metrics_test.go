@@ -129,7 +129,7 @@ func TestExpositionOfPools(t *testing.T) {
 	src := &gauges{}
 	lister := pods.NewStatic([]*pods.Pod{pod("picker", nil)})
 	pool := pods.Object{GroupResource: pools[0], Namespace: "serving", Name: "llama"}
-	p := New(Config{Snapshots: snapshotOf(t, src, lister, metric), Pods: lister, Parser: parser,
+	p := New(Config{Snapshots: snapshotOf(t, src, lister, metric), Pods: lister,
 		Groups: &objects{kinds: pools, byName: map[pods.Object]group{pool: {labels: labels.Set{}}}}})
 	want := []string{`inference_object_signal_state{name="llama",namespace="serving",resource="inferencepools.inference.networking.k8s.io",signal="` + metric + `",state="unknown"} 1` + "\n"}
 	if diff := cmp.Diff(want, exposed(t, p, metric)); diff != "" {

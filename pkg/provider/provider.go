@@ -40,9 +40,6 @@ type Config struct {
 	Snapshots Snapshots
 	Pods      pods.Lister
 	Groups    pods.Groups
-	Parser    query.Parser
-	// RoleLabels are labels of pods that tell their role, besides the well-known ones.
-	RoleLabels []string
 	// External says that external metrics are served too.
 	External bool
 }
@@ -80,18 +77,18 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo { return p.serve
 
 // GetMetricByName returns a signal of one pod, or of one object.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	r, err := p.askOf(info, metricSelector)
+	snapshot := p.Snapshots.Snapshot()
+	r, err := p.askOf(snapshot, info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
 	if info.GroupResource != podResource {
-		return p.ofObject(pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}, r)
+		return p.ofObject(pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}, r, snapshot)
 	}
 	pod := p.Pods.Get(name.Namespace, name.Name)
 	if pod == nil {
 		return nil, notFound("%s: there is no pod %s in namespace %s", info.Metric, name.Name, name.Namespace)
 	}
-	snapshot := p.Snapshots.Snapshot()
 	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
@@ -107,19 +104,19 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 // GetMetricBySelector returns a signal of the selected pods or objects that have a value. An HPA counts
 // the pods left out as missing, which is the safe side.
 func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	r, err := p.askOf(info, metricSelector)
+	snapshot := p.Snapshots.Snapshot()
+	r, err := p.askOf(snapshot, info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
 	if info.GroupResource != podResource {
-		return p.ofObjects(info.GroupResource, namespace, selector, r)
+		return p.ofObjects(info.GroupResource, namespace, selector, r, snapshot)
 	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
 	selected := p.Pods.Select(namespace, selector)
 	if len(selected) == 0 {
 		return list, nil
 	}
-	snapshot := p.Snapshots.Snapshot()
 	if err := collected(snapshot, r); err != nil {
 		return nil, err
 	}
@@ -140,7 +137,7 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 }
 
 // askOf asks for a signal of pods, or of objects of a kind.
-func (p *Provider) askOf(info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
+func (p *Provider) askOf(snapshot *collect.Snapshot, info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
 	if kinds := p.Groups.Kinds(); info.GroupResource != podResource && !slices.Contains(kinds, info.GroupResource) {
 		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s", info.Metric, info.GroupResource, listed(kinds))
 	}
@@ -151,12 +148,14 @@ func (p *Provider) askOf(info provider.CustomMetricInfo, metricSelector labels.S
 	case info.GroupResource != pods.Namespaces && !info.Namespaced:
 		return query.Request{}, notFound("%s is served on %s, which are in a namespace: ask under .../namespaces/NAMESPACE/%s/...", info.Metric, info.GroupResource, info.GroupResource)
 	}
-	return p.ask(info.Metric, metricSelector, preferred, isPool(info.GroupResource))
+	return p.ask(snapshot, info.Metric, metricSelector, preferred, isPool(info.GroupResource))
 }
 
 // ask tells the collector what is wanted, or says why it cannot be had; ofPool says that it is of a pool.
-func (p *Provider) ask(metric string, metricSelector labels.Selector, lists schema.GroupVersion, ofPool bool) (query.Request, error) {
-	r, err := p.Parser.Parse(metric, metricSelector)
+// The request is read by the settings that the snapshot was made under: other ones are not measured yet.
+func (p *Provider) ask(snapshot *collect.Snapshot, metric string, metricSelector labels.Selector, lists schema.GroupVersion, ofPool bool) (query.Request, error) {
+	s := snapshot.Settings()
+	r, err := query.Parser{Window: s.Params.Window, Windows: s.Windows}.Parse(metric, metricSelector)
 	switch {
 	case errors.Is(err, signals.ErrNoSignal):
 		return r, notFound("there is no metric %s; kubectl get --raw %s lists those there are", metric, versionPath(lists))
@@ -208,7 +207,7 @@ func (p *Provider) ofPod(snapshot *collect.Snapshot, r query.Request, pod *pods.
 		return custom_metrics.MetricValue{}, &absence{reason: "being deleted, or ended"}
 	case !pod.WasReady:
 		return custom_metrics.MetricValue{}, &absence{reason: "warming up (never Ready)"}
-	case r.Roles() && !r.Takes(pods.Role(pod, p.RoleLabels)):
+	case r.Roles() && !r.Takes(snapshot.Settings().Role(pod)):
 		return custom_metrics.MetricValue{}, &absence{reason: "not of the role that the metric selector asks for"}
 	}
 	item, why := p.value(r, snapshot.Measure(r.Plan.Query, pod).Result)

@@ -46,7 +46,7 @@ func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface
 	t.Helper()
 	parser := query.Parser{Window: signals.DefaultParams().Window}
 	podMirror, lister := kube.NewPods(client)
-	collector, err := collect.New(collect.Config{Source: src, Pods: lister, Params: signals.DefaultParams()})
+	collector, err := collect.New(collect.Config{Source: src, Pods: lister, Settings: collect.Settings{Params: signals.DefaultParams()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface
 	go groups.Run(ctx)
 	go hpaMirror.Run(ctx)
 	go func() { _ = collector.Run(ctx) }()
-	return &adapter{provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: groups, Parser: parser}), collector, groups, lister}
+	return &adapter{provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: groups}), collector, groups, lister}
 }
 
 // state is that of a metric, as collected last: on the first pod, or on the Deployment.
