@@ -23,13 +23,13 @@ type Exposition struct {
 	provider *Provider
 	plans    []*signals.Plan
 
-	pod, podState, object, objectState *prometheus.Desc
+	pod, podState, object, objectState, replicas *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*Exposition)(nil)
 
-// NewExposition shows signals of the provider's pods and objects. Of each plan there are two series for
-// each pod with an engine, and two for each object that stands for such pods.
+// NewExposition shows signals of the provider's pods and objects. Of each plan there are at most two series
+// for each pod with an engine, and two for each object that stands for such pods.
 func NewExposition(p *Provider, plans []*signals.Plan) *Exposition {
 	desc := func(name, help string, of ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"signal", "namespace"}, of...), nil)
@@ -40,12 +40,14 @@ func NewExposition(p *Provider, plans []*signals.Plan) *Exposition {
 		podState:    desc("inference_signal_state", "1 for the state that the signal of a pod is in: value, idle, stalled or unknown.", "pod", "state"),
 		object:      desc("inference_object_signal", "Signal of all pods of an object together. While it is unknown there is no series.", "resource", "name"),
 		objectState: desc("inference_object_signal_state", "1 for the state that the signal of an object is in: value, idle, stalled or unknown.", "resource", "name", "state"),
+		replicas: prometheus.NewDesc("inference_object_replicas", "Pods of an object that count for its signals: those that have been Ready and are not ending.",
+			[]string{"namespace", "resource", "name"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (e *Exposition) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{e.pod, e.podState, e.object, e.objectState} {
+	for _, d := range []*prometheus.Desc{e.pod, e.podState, e.object, e.objectState, e.replicas} {
 		ch <- d
 	}
 }
@@ -80,12 +82,19 @@ func (e *Exposition) Collect(ch chan<- prometheus.Metric) {
 		}
 		if len(ofPods) > 0 {
 			for namespace := range serving {
-				e.objects(ch, snapshot, kind, namespace, ofPods)
+				for _, o := range e.objects(kind, namespace) {
+					e.group(ch, snapshot, o, ofPods)
+				}
 			}
 		}
 		if len(ofPools) > 0 && isPool(kind) {
 			for namespace := range inhabited {
-				e.objects(ch, snapshot, kind, namespace, ofPools)
+				for _, o := range e.objects(kind, namespace) {
+					for _, plan := range ofPools {
+						m := snapshot.Pool(plan.Query, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+						show(ch, e.object, e.objectState, m.Result, plan.Query.Signal, o.Namespace, o.GroupResource.String(), o.Name)
+					}
+				}
 			}
 		}
 	}
@@ -103,34 +112,32 @@ func counts(snapshot *collect.Snapshot, pod *pods.Pod) bool {
 	return pod.Exports() && pod.WasReady && snapshot.Exports(pod)
 }
 
-// objects shows signals of the objects of a kind in a namespace.
-func (e *Exposition) objects(ch chan<- prometheus.Metric, snapshot *collect.Snapshot, kind schema.GroupResource, namespace string, plans []*signals.Plan) {
-	objects, err := e.provider.Groups.Objects(kind, namespace, labels.Everything())
-	if err != nil {
-		return // the kind is not there, or not read, which other metrics tell
-	}
-	for _, o := range objects {
-		for _, plan := range plans {
-			if r, ok := e.of(snapshot, o, plan); ok {
-				show(ch, e.object, e.objectState, r, plan.Query.Signal, o.Namespace, o.GroupResource.String(), o.Name)
-			}
-		}
-	}
+// objects returns the objects of a kind in a namespace: none where the kind is not there or not read, which
+// other metrics tell.
+func (e *Exposition) objects(kind schema.GroupResource, namespace string) []pods.Object {
+	objects, _ := e.provider.Groups.Objects(kind, namespace, labels.Everything())
+	return objects
 }
 
-// of returns a signal of an object. It is not ok where nobody would expect one: none of its pods has an
-// engine, or none of their engines is the signal's.
-func (e *Exposition) of(snapshot *collect.Snapshot, o pods.Object, plan *signals.Plan) (r signals.Result, ok bool) {
-	if plan.Signal().OfPool() {
-		return snapshot.Pool(plan.Query, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}).Result, true
+// group shows an object that stands for pods with an engine. A signal of engines that none of them runs is
+// not there: nobody would expect it.
+func (e *Exposition) group(ch chan<- prometheus.Metric, snapshot *collect.Snapshot, o pods.Object, plans []*signals.Plan) {
+	told := false
+	for _, plan := range plans {
+		members, roles, err := e.provider.members(o, query.Request{Plan: plan}, snapshot)
+		if err != nil || !slices.ContainsFunc(members, func(pod *pods.Pod) bool { return counts(snapshot, pod) }) {
+			continue
+		}
+		if !told {
+			told = true
+			ch <- prometheus.MustNewConstMetric(e.replicas, prometheus.GaugeValue, float64(len(members)), o.Namespace, o.GroupResource.String(), o.Name)
+		}
+		if slices.ContainsFunc(members, func(pod *pods.Pod) bool {
+			return counts(snapshot, pod) && !snapshot.Measure(plan.Query, pod).Foreign()
+		}) {
+			show(ch, e.object, e.objectState, snapshot.Merge(plan, members, roles), plan.Query.Signal, o.Namespace, o.GroupResource.String(), o.Name)
+		}
 	}
-	members, roles, err := e.provider.members(o, query.Request{Plan: plan}, snapshot)
-	if err != nil || !slices.ContainsFunc(members, func(pod *pods.Pod) bool {
-		return counts(snapshot, pod) && !snapshot.Measure(plan.Query, pod).Foreign()
-	}) {
-		return r, false
-	}
-	return snapshot.Merge(plan, members, roles), true
 }
 
 // show sends a result, where it has a value that the API would answer, and its state.

@@ -66,6 +66,18 @@ func exposed(t *testing.T, p *Provider, names ...string) []string {
 func TestExposition(t *testing.T) {
 	w := newWorld(t, nil, queueDepth, "sglang_queue_depth")
 	const want = `
+inference_object_replicas{name="apart",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="half",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="idle",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="idle-half",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="routed",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="routed",namespace="serving",resource="services"} 1
+inference_object_replicas{name="siblings",namespace="serving",resource="services"} 2
+inference_object_replicas{name="starting",namespace="serving",resource="deployments.apps"} 1
+inference_object_replicas{name="third",namespace="serving",resource="deployments.apps"} 3
+inference_object_replicas{name="unseen",namespace="serving",resource="services"} 2
+inference_object_replicas{name="whole",namespace="serving",resource="deployments.apps"} 2
+inference_object_replicas{name="whole",namespace="serving",resource="rollouts.argoproj.io"} 2
 inference_object_signal{name="apart",namespace="serving",resource="deployments.apps",signal="vllm_queue_depth"} 7
 inference_object_signal{name="half",namespace="serving",resource="deployments.apps",signal="vllm_queue_depth"} 6
 inference_object_signal{name="idle",namespace="serving",resource="deployments.apps",signal="vllm_queue_depth"} 0
