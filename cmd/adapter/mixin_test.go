@@ -23,10 +23,14 @@ const mixin = "../../deploy/mixin/"
 func registered(t *testing.T) map[string][]string {
 	t.Helper()
 	described := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", .*variableLabels: \{([^}]*)\}\}$`)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(config, []byte("window: 60s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	all := map[string][]string{}
 	for _, source := range []string{"--prometheus-url=http://127.0.0.1:1", "--target=default/vllm-0=http://127.0.0.1:1/metrics"} {
 		c := parse(t, source, "--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1"), "--authentication-skip-lookup",
-			"--bind-address=127.0.0.1", "--serving-cert-service=a/b", "--expose-signals="+strings.Join(shownSignals(t), ","))
+			"--bind-address=127.0.0.1", "--serving-cert-service=a/b", "--config="+config, "--expose-signals="+strings.Join(shownSignals(t), ","))
 		var err error
 		if c.server.SecureServing.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
