@@ -93,6 +93,11 @@ var rules = map[string]rule{
 		"internal/pods": "objectives are of pods",
 		"pkg/signals":   "says what an objective is",
 	}},
+	"internal/status": {imports: map[string]string{
+		"internal/collect": "shows what was collected",
+		"internal/pods":    "of which pods and objects",
+		"pkg/signals":      "and which signals",
+	}},
 	"internal/source": {},
 	"internal/source/prometheus": {
 		imports: map[string]string{"internal/source": "implements it"},
@@ -126,6 +131,7 @@ var rules = map[string]rule{
 		"internal/source":            "wires it",
 		"internal/source/prometheus": "wires it",
 		"internal/source/scrape":     "wires it",
+		"internal/status":            "wires it",
 		"pkg/provider":               "wires it",
 		"pkg/signals":                "its options configure the catalogue",
 	}},

@@ -88,6 +88,7 @@ func newAdapter(c *completed) (*adapter, error) {
 	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
 		return nil, err
 	}
+	a.showStatus(c, src, collector, served)
 	if c.certificates.service != "" {
 		if err := a.keepCertificates(c, client); err != nil {
 			return nil, err

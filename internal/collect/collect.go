@@ -115,7 +115,7 @@ func New(c Config) (*Collector, error) {
 		exporters: map[types.UID]bool{},
 		learning:  newLearning(),
 	}
-	col.current.Store(&Snapshot{next: c.Interval, settings: settings})
+	col.current.Store(&Snapshot{next: c.Interval, settings: settings, source: SourceStatus{Name: c.Source.String()}})
 	return col, nil
 }
 
@@ -189,8 +189,9 @@ func (c *Collector) tick(ctx context.Context) {
 		c.store.Hold(at)
 	}
 	snap := c.evaluate(plans, now, err)
-	c.current.Store(snap)
 	series, samples := c.store.Stats()
+	snap.source.Took, snap.source.Series, snap.source.Samples = time.Since(began), series, samples
+	c.current.Store(snap)
 	c.metrics.observe(snap, plans, time.Since(began), series, samples, c.store.Dropped()-refused)
 }
 
@@ -272,6 +273,8 @@ func (c *Collector) evaluate(plans []*signals.Plan, now time.Time, err error) *S
 		Taken:     now,
 		Err:       err,
 		settings:  c.settings,
+		source:    SourceStatus{Name: c.source.String(), ClockOffset: c.clock.offset(now)},
+		plans:     plans,
 		next:      c.interval,
 		valid:     c.interval + c.timeout + overlap,
 		demanded:  make(map[signals.Query]int, len(plans)),

@@ -118,18 +118,21 @@ func (d *demand) plans(now time.Time) (out []*signals.Plan, standing int) {
 		}
 		return true
 	})
-	slices.SortFunc(out, func(a, b *signals.Plan) int {
-		return cmp.Or(
-			cmp.Compare(a.Query.Signal, b.Query.Signal),
-			cmp.Compare(a.Where, b.Where),
-			cmp.Compare(a.Quantile, b.Quantile),
-			cmp.Compare(a.Query.Window, b.Query.Window),
-			cmp.Compare(a.SLO.TTFT, b.SLO.TTFT),
-			cmp.Compare(a.SLO.TPOT, b.SLO.TPOT),
-			cmp.Compare(a.SLO.E2E, b.SLO.E2E),
-		)
-	})
+	slices.SortFunc(out, inOrder)
 	return out, len(named)
+}
+
+// inOrder compares plans by their queries.
+func inOrder(a, b *signals.Plan) int {
+	return cmp.Or(
+		cmp.Compare(a.Query.Signal, b.Query.Signal),
+		cmp.Compare(a.Where, b.Where),
+		cmp.Compare(a.Quantile, b.Quantile),
+		cmp.Compare(a.Query.Window, b.Query.Window),
+		cmp.Compare(a.SLO.TTFT, b.SLO.TTFT),
+		cmp.Compare(a.SLO.TPOT, b.SLO.TPOT),
+		cmp.Compare(a.SLO.E2E, b.SLO.E2E),
+	)
 }
 
 // hurry asks for a tick soon.

@@ -22,6 +22,8 @@ type Snapshot struct {
 	next     time.Duration // until the tick after it
 	valid    time.Duration // for which its values may be answered
 
+	source SourceStatus
+	plans  []*signals.Plan
 	// demanded finds the queries that were evaluated, by their place in measured.values.
 	demanded map[signals.Query]int
 	results  map[types.NamespacedName]measured
