@@ -84,5 +84,6 @@ func (r *Replica) provenZero(m mapping) *stat {
 	if zero == nil {
 		return nil
 	}
-	return &stat{name: m.names()[0], newest: zero.newest, interval: zero.interval, window: zero.window, regained: zero.regained, absent: true}
+	return &stat{name: m.names()[0], newest: zero.newest, interval: zero.interval, window: zero.window,
+		regained: zero.regained, short: zero.short, absent: true}
 }

@@ -3,6 +3,7 @@ package signals
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/inference-metrics/adapter/internal/window"
@@ -57,12 +58,22 @@ func (st *stat) check(fs []found, at At) string {
 			continue
 		}
 		if begin > st.newest-w {
-			return fmt.Sprintf("the samples of %s cover %s of the window of %s since the last gap", st.name,
+			short := fmt.Sprintf("the samples of %s cover %s of the window of %s since the last gap", st.name,
 				max(0, time.Duration(st.newest-begin)*time.Millisecond), st.window)
+			if !empty(fs) {
+				return short
+			}
+			st.short = short
 		}
 		st.regained = st.regained || begin > st.newest-2*w
 	}
 	return ""
+}
+
+// empty reports whether the series say that a pool has no replica: then there is none that a low answer could
+// take away, and who waits for the first must not wait for a window, too.
+func empty(ready []found) bool {
+	return ready[0].engine.pool && !slices.ContainsFunc(ready, func(f found) bool { return f.samples[len(f.samples)-1].V != 0 })
 }
 
 // unbroken returns the time of the first sample after the last gap that is longer than the window,

@@ -75,7 +75,7 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 		// What comes and goes is read as long as what is always written beside it is.
 		if beside := r.stats[e.series[c].beside]; beside != nil {
 			st.fault = cmp.Or(st.fault, beside.fault)
-			st.regained = beside.regained
+			st.regained, st.short = beside.regained, beside.short
 		}
 	}
 	return r

@@ -2,6 +2,7 @@ package signals
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -121,6 +122,13 @@ func (r *Replica) levels(cs ...Canonical) ([]float64, Measure) {
 			described = max(described, st.window)
 		} else {
 			levels[i] = r.level(c, st)
+		}
+	}
+	if slices.Max(levels) == 0 {
+		for _, st := range stats {
+			if st.short != "" {
+				return levels, unknown(st.short)
+			}
 		}
 	}
 	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(stats...), Window: described}}

@@ -104,8 +104,11 @@ func evalPoolArrivalRate(r *Replica, _ args) Measure {
 		return unknown(reason)
 	}
 	_, perSecond, _, ok := left.increase()
-	if !ok {
+	switch {
+	case !ok:
 		return unknown(left.tooFew())
+	case left.short != "":
+		return unknown(left.short)
 	}
 	perSecond = max(0, perSecond+r.heldGrowth(held))
 	out := Measure{Result: Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(left, held), Window: left.window}}

@@ -28,6 +28,9 @@ type stat struct {
 	// regained says that the window is the first whole one after an outage, or that less than
 	// another window has passed since.
 	regained bool
+	// short says why the window of an empty pool is not whole yet. What waits is read all the same, and only
+	// that nothing does is not known.
+	short string
 }
 
 // part is one part of a replica: a data-parallel engine, a GPU.
