@@ -82,7 +82,8 @@ var rules = map[string]rule{
 		"internal/slo": "objectives are of some pods",
 		"pkg/signals":  "most of it is parameters of signals",
 	}, tests: map[string]string{"internal/pods": "objectives are looked up for a pod"}},
-	"internal/engine": {pure: true},
+	"internal/discover": {},
+	"internal/engine":   {pure: true},
 	"internal/kube": {imports: map[string]string{
 		"internal/pods": "an informer's objects are trimmed to it",
 	}},
