@@ -79,8 +79,9 @@ var rules = map[string]rule{
 		"internal/load":   "which serves what it draws",
 	}},
 	"internal/config": {imports: map[string]string{
-		"internal/slo": "objectives are of some pods",
-		"pkg/signals":  "most of it is parameters of signals",
+		"internal/discover": "some of it says what to scrape",
+		"internal/slo":      "objectives are of some pods",
+		"pkg/signals":       "most of it is parameters of signals",
 	}, tests: map[string]string{"internal/pods": "objectives are looked up for a pod"}},
 	"internal/discover": {},
 	"internal/engine":   {pure: true},
@@ -125,6 +126,7 @@ var rules = map[string]rule{
 		"internal/certs":             "wires it",
 		"internal/collect":           "wires it",
 		"internal/config":            "wires it",
+		"internal/discover":          "wires it",
 		"internal/kube":              "wires it",
 		"internal/pods":              "static targets are pods without Kubernetes",
 		"internal/query":             "wires it",
@@ -152,7 +154,7 @@ var banned = []struct {
 	{"k8s.io/apiserver", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
 	{"sigs.k8s.io/custom-metrics-apiserver", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
 	{"k8s.io/kube-aggregator", "how answers are served is known at the edge only", []string{"pkg/provider", "cmd/adapter"}},
-	{"k8s.io/client-go", "one package reads Kubernetes, one keeps certificates in it; the rest reads listers", []string{"internal/kube", "internal/certs", "pkg/provider", "cmd"}},
+	{"k8s.io/client-go", "one package reads Kubernetes, one finds targets in it, one keeps certificates in it; the rest reads listers", []string{"internal/kube", "internal/discover", "internal/certs", "pkg/provider", "cmd"}},
 	{"github.com/stretchr/testify", "the standard library's testing and go-cmp are enough", nil},
 	{"io/ioutil", "os and io have it", nil},
 }

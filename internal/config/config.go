@@ -40,11 +40,13 @@ type Config struct {
 	Kinds []schema.GroupResource
 	// RoleLabels are labels of pods that tell their role, besides the well-known ones.
 	RoleLabels []string
+	// Scrape says what is read from the engines themselves.
+	Scrape Scrape
 }
 
 // Default returns the configuration without a file; kinds are those that are served then.
 func Default(kinds []schema.GroupResource) Config {
-	return Config{Params: signals.DefaultParams(), Kinds: slices.Clone(kinds)}
+	return Config{Params: signals.DefaultParams(), Kinds: slices.Clone(kinds), Scrape: defaultScrape()}
 }
 
 // file is the file as written. docs/configuration.md describes its fields.
@@ -67,6 +69,7 @@ type file struct {
 		Namespace string `json:"namespace"`
 		Pod       string `json:"pod"`
 	} `json:"podLabels"`
+	Scrape *scrape `json:"scrape"`
 }
 
 type objectives struct {
@@ -208,6 +211,9 @@ func parse(text []byte, kinds []schema.GroupResource) (Config, error) {
 			faults.add(fmt.Sprintf("podLabels[%d]", i), "%s and %s are there already", p.Namespace, p.Pod)
 		}
 		c.Params.PodLabels = append(c.Params.PodLabels, signals.PodLabels(p))
+	}
+	if f.Scrape != nil {
+		c.Scrape = faults.scrape(f.Scrape)
 	}
 	if len(faults.errs) == 0 {
 		faults.errs = apart(c.Params.Validate())
@@ -391,6 +397,8 @@ func wanted(t reflect.Type) string {
 		return "a mapping of fields to values"
 	case reflect.Float64:
 		return "a number"
+	case reflect.Bool:
+		return "true or false"
 	}
 	return "a text"
 }

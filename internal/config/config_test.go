@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/inference-metrics/adapter/internal/discover"
 	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
@@ -56,6 +57,26 @@ func TestGoodConfigs(t *testing.T) {
 			c.RoleLabels = []string{"example.com/role"}
 			c.Params.PodLabels = []signals.PodLabels{{Namespace: "kube_namespace", Pod: "kube_pod"}}
 		}),
+		"scrape.yaml": with(func(c *Config) {
+			c.Scrape = Scrape{
+				Given: true, Interval: 10 * time.Second, Timeout: 4 * time.Second,
+				Discovery: discover.Config{
+					Namespaces: []string{"chat", "batch"}, Selector: app("tier in (gold)"), GPUNamespaces: []string{},
+					Entries: []discover.Entry{
+						{Namespace: "chat", Selector: app("app=mine"), Port: "api", Path: "/m?model=x", Scheme: "https", Exporter: discover.Engine},
+						{Selector: app("app=exporter"), Port: "9400", Path: "/metrics", Scheme: "http", Exporter: discover.GPU},
+					},
+				},
+				Pods: []Access{{Interval: 2 * time.Second, Credentials: Credentials{
+					CAFile: "/etc/mine/ca.crt", ServerName: "mine.chat.svc", CertFile: "/etc/mine/tls.crt", KeyFile: "/etc/mine/tls.key", BearerTokenFile: "/etc/mine/token",
+				}}, {}},
+			}
+		}),
+		"no-discovery.yaml": with(func(c *Config) {
+			c.Scrape.Given, c.Scrape.Discovery.Off = true, true
+			c.Scrape.Discovery.Entries = []discover.Entry{{Namespace: "chat", Port: "8000", Path: "/metrics", Scheme: "http", Exporter: discover.Engine}}
+			c.Scrape.Pods = []Access{{}}
+		}),
 		"no-kinds.yaml": with(func(c *Config) { c.Kinds = nil }),
 		"objectives-of-pods.yaml": with(func(c *Config) {
 			c.Objectives = []slo.Rule{
@@ -88,8 +109,13 @@ func selectorOf(t *testing.T, text string) labels.Selector {
 
 const (
 	allFields = "there are window, windows, slo.ttft, slo.tpot, slo.e2e, saturation.queue, saturation.kv, objectives[].namespace, objectives[].selector, " +
-		"objectives[].slo.ttft, objectives[].slo.tpot, objectives[].slo.e2e, kinds, roleLabels, podLabels[].namespace, podLabels[].pod"
-	builtIn = "is no kind with pods: write PLURAL.GROUP, without a version; built in are deployments.apps, statefulsets.apps, " +
+		"objectives[].slo.ttft, objectives[].slo.tpot, objectives[].slo.e2e, kinds, roleLabels, podLabels[].namespace, podLabels[].pod, " +
+		"scrape.interval, scrape.timeout, scrape.discovery.enabled, scrape.discovery.namespaces, scrape.discovery.selector, scrape.discovery.gpuNamespaces, " +
+		"scrape.pods[].namespace, scrape.pods[].selector, scrape.pods[].port, scrape.pods[].path, scrape.pods[].scheme, scrape.pods[].exporter, " +
+		"scrape.pods[].interval, scrape.pods[].timeout, scrape.pods[].bearerTokenFile, scrape.pods[].tls.caFile, scrape.pods[].tls.serverName, " +
+		"scrape.pods[].tls.certFile, scrape.pods[].tls.keyFile, scrape.pods[].tls.insecureSkipVerify"
+	notLabel = `a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`
+	builtIn  = "is no kind with pods: write PLURAL.GROUP, without a version; built in are deployments.apps, statefulsets.apps, " +
 		"leaderworkersets.leaderworkerset.x-k8s.io, services, namespaces, replicationcontrollers"
 )
 
@@ -105,12 +131,33 @@ func TestBadConfigs(t *testing.T) {
 			`slo.ttft: "fast" is no duration: write a number and a unit, such as 2.5s or 100ms`,
 		"out-of-bounds.yaml": "window: 1s is outside 10s to 10m0s\n" +
 			"slo.ttft: -1s is negative; leave it out for no objective",
-		"no-objective.yaml":  "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
-		"wrong-kind.yaml":    "slo: want a mapping of fields to values, and not a list",
-		"no-mapping.yaml":    "the whole file: want a mapping of fields to values, and not a list",
-		"twice.yaml":         "yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
-		"two-documents.yaml": "there is more than one document in it: leave out the lines ---",
-		"no-yaml.yaml":       "yaml: line 1: did not find expected node content",
+		"scrape.yaml": "scrape.timeout: 2s is longer than the interval, 1s\n" +
+			`scrape.discovery.namespaces[0]: "Chat": ` + notLabel + "\n" +
+			"scrape.discovery.selector: unable to parse requirement: found '' expected: '('\n" +
+			`scrape.discovery.gpuNamespaces[0]: "g p u": ` + notLabel + "\n" +
+			"scrape.pods[0]: it is for all pods of the cluster: give a namespace, a selector, or both\n" +
+			"scrape.pods[0].port: 70000 is outside 1 to 65535\n" +
+			"scrape.pods[0].path: \"metrics\" is no path, such as /metrics\n" +
+			"scrape.pods[0].scheme: \"ftp\" is neither http nor https\n" +
+			"scrape.pods[0].exporter: \"queue\" is none of engine, gpu, pool\n" +
+			"scrape.pods[1].port: it is missing: give the number, or the name that the container gives it\n" +
+			"scrape.pods[1].interval: 10ms is outside 100ms to 1m0s\n" +
+			"scrape.pods[1].timeout: 2m0s is outside 100ms to 1m0s\n" +
+			"scrape.pods[1].timeout: 2m0s is longer than the interval, 10ms\n" +
+			"scrape.pods[2].port: \"Not A Name\": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)\n" +
+			"scrape.pods[2].path: \"//evil.example/x\" is no path, such as /metrics\n" +
+			"scrape.pods[2].scheme: tls is for https: leave one of them out\n" +
+			"scrape.pods[2].tls: certFile and keyFile belong together: give both, or none\n" +
+			"scrape.pods[3].path: \"/x?a=1&a=2\" is no path, such as /metrics\n" +
+			"scrape.pods[3].tls.insecureSkipVerify: it takes any certificate, so that caFile and serverName check nothing: leave it out",
+		"nothing-scraped.yaml": "scrape.discovery.enabled: nothing is scraped without it: name pods in scrape.pods, or leave it on",
+		"scrape-text.yaml":     "scrape.discovery.enabled: want true or false, and not a text",
+		"no-objective.yaml":    "slo: no objective is set; goodput needs at least one of ttft, tpot, e2e",
+		"wrong-kind.yaml":      "slo: want a mapping of fields to values, and not a list",
+		"no-mapping.yaml":      "the whole file: want a mapping of fields to values, and not a list",
+		"twice.yaml":           "yaml: unmarshal errors:\n  line 2: key \"window\" already set in map",
+		"two-documents.yaml":   "there is more than one document in it: leave out the lines ---",
+		"no-yaml.yaml":         "yaml: line 1: did not find expected node content",
 		"windows.yaml": "windows[0]: 1s is outside 10s to 10m0s\n" +
 			`windows[1]: "5" is no duration: write a number and a unit, such as 2.5s or 100ms` + "\n" +
 			"windows[2]: 2m0s is there already\n" +
@@ -186,7 +233,7 @@ func TestDocumentedConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Windows) == 0 || len(c.Objectives) == 0 || len(c.Kinds) == 0 || len(c.RoleLabels) == 0 || len(c.Params.PodLabels) == 0 {
+	if len(c.Windows) == 0 || len(c.Objectives) == 0 || len(c.Kinds) == 0 || len(c.RoleLabels) == 0 || len(c.Params.PodLabels) == 0 || len(c.Scrape.Pods) == 0 {
 		t.Errorf("%s leaves fields out: %+v", example, c)
 	}
 	if w := c.Warnings(); len(w) > 0 && strings.Contains(strings.Join(w, "\n"), "of vLLM") {

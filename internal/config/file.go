@@ -176,7 +176,7 @@ type field struct {
 }
 
 // configFields are all of them. Kinds are in the discovery documents, which do not change while a server
-// runs, and series are grouped by podLabels once.
+// runs, series are grouped by podLabels once, and the scrape is set up once.
 var configFields = []field{
 	{"window", true, func(c *Config) any { return &c.Params.Window }},
 	{"windows", true, func(c *Config) any { return &c.Windows }},
@@ -186,6 +186,7 @@ var configFields = []field{
 	{"kinds", false, func(c *Config) any { return &c.Kinds }},
 	{"roleLabels", true, func(c *Config) any { return &c.RoleLabels }},
 	{"podLabels", false, func(c *Config) any { return &c.Params.PodLabels }},
+	{"scrape", false, func(c *Config) any { return &c.Scrape }},
 }
 
 // become returns next with those fields of c that hold from the start, and names the fields that changed,

@@ -186,6 +186,29 @@ func Names(plans []*Plan) [][]string {
 // AllNames returns every raw name of the catalogue, sorted.
 func AllNames() []string { return slices.Sorted(maps.Keys(addresses)) }
 
+// Exporter is what exports series.
+type Exporter int
+
+// The exporters there are.
+const (
+	FromEngine Exporter = iota // an engine in its own pod
+	FromNode                   // the exporter of the GPUs of a node, of the pods that hold them
+	FromPool                   // the endpoint picker of an InferencePool
+)
+
+// NamesFrom returns every raw name of the catalogue that such an exporter has, sorted.
+func NamesFrom(x Exporter) []string {
+	names := map[string]bool{}
+	for name, as := range addresses {
+		for _, a := range as {
+			if x == FromEngine && a.engine.own || x == FromPool && a.engine.pool || x == FromNode && !a.engine.own && !a.engine.pool {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // engines returns those that the signal is read of.
 func (s *Signal) engines() []*Engine {
 	if s.engine != nil {

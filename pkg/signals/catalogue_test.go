@@ -57,6 +57,22 @@ func TestNamesAreUnambiguous(t *testing.T) {
 	}
 }
 
+// Each name is of one kind of exporter: what a target may speak for can be told by names.
+func TestNamesFrom(t *testing.T) {
+	var all []string
+	for exporter, one := range map[Exporter]string{FromEngine: "vllm:num_requests_waiting", FromNode: "DCGM_FI_DEV_GPU_UTIL", FromPool: "llm_d_epp_ready_endpoints"} {
+		names := NamesFrom(exporter)
+		if !slices.Contains(names, one) {
+			t.Errorf("%s is missing among %v", one, names)
+		}
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	if diff := cmp.Diff(AllNames(), all); diff != "" {
+		t.Errorf("all names (-want +got):\n%s", diff)
+	}
+}
+
 // What a mapping relies on is there, and it asks for nothing that is not done.
 func TestMappings(t *testing.T) {
 	for _, e := range engines {
