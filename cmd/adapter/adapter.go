@@ -23,9 +23,7 @@ import (
 	"github.com/inference-metrics/adapter/internal/slo"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
-	"github.com/inference-metrics/adapter/internal/source/scrape"
 	"github.com/inference-metrics/adapter/pkg/provider"
-	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
 // adapter is everything that runs.
@@ -40,20 +38,22 @@ type adapter struct {
 // newAdapter wires the whole program.
 func newAdapter(c *completed) (*adapter, error) {
 	a := &adapter{}
-	src, err := a.newSource(c)
+	var client kubernetes.Interface
+	var err error
+	if !c.standalone {
+		if client, err = newClient(c.client); err != nil {
+			return nil, err
+		}
+	}
+	src, mirrors, err := a.newSource(c, client)
 	if err != nil {
 		return nil, err
 	}
-	var client kubernetes.Interface
 	var lister pods.Lister
-	var mirrors []mirror
 	var groups pods.Groups = pods.NoGroups{}
 	if c.standalone {
 		lister = staticPods(c.pods)
 	} else {
-		if client, err = newClient(c.client); err != nil {
-			return nil, err
-		}
 		dynamicClient, err := dynamic.NewForConfig(c.client)
 		if err != nil {
 			return nil, fmt.Errorf("making a client of the cluster: %w", err)
@@ -63,7 +63,7 @@ func newAdapter(c *completed) (*adapter, error) {
 		workloads := kube.NewGroups(client, dynamicClient, podMirror, lister, c.config.Kinds)
 		groups = workloads
 		mirrors = append(mirrors, podMirror, workloads)
-		if c.external {
+		if c.external && c.certificates.service == "" { // else the keeper of certificates looks
 			a.feeds = append(a.feeds, func(ctx context.Context) error { checkExternalOwner(ctx, dynamicClient); return nil })
 		}
 	}
@@ -120,25 +120,26 @@ type mirror interface {
 	String() string
 }
 
-func (a *adapter) newSource(c *completed) (source.Source, error) {
+// newSource returns the source, and what it needs to know of the cluster.
+func (a *adapter) newSource(c *completed, client kubernetes.Interface) (source.Source, []mirror, error) {
 	if c.prometheusURL != "" {
-		return prometheus.New(prometheus.Config{
+		s, err := prometheus.New(prometheus.Config{
 			URL:              c.prometheusURL,
 			ClientConfigFile: c.prometheusClientConfig,
 			Matchers:         c.matchers,
 			ReplicaLabel:     c.prometheusReplicaLabel,
 		})
+		return s, nil, err
 	}
-	config := scrape.Config{Interval: c.scrapeInterval, Names: signals.AllNames()}
-	for _, t := range c.targets {
-		config.Targets = append(config.Targets, scrape.Target{Namespace: t.Namespace, Pod: t.Name, URL: t.url})
-	}
-	s, err := scrape.New(config)
+	s, found, err := newScrape(c, client)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a.feeds = append(a.feeds, s.Run)
-	return s, nil
+	if found == nil {
+		return s, nil, nil
+	}
+	return s, []mirror{found}, nil
 }
 
 func newClient(config *rest.Config) (kubernetes.Interface, error) {

@@ -202,7 +202,7 @@ func TestSourceIsAsChosen(t *testing.T) {
 		"scraping the engines":                {"--standalone", vllm0},
 	} {
 		c := parse(t, args...)
-		src, err := new(adapter).newSource(c)
+		src, _, err := new(adapter).newSource(c, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func newCommand() *cobra.Command {
 		Short: "Serve the signals of LLM engines as custom metrics",
 		Long: `adapter serves custom.metrics.k8s.io: queue depth, KV-cache usage, time to first token and goodput
 of LLM engines, as metrics that a HorizontalPodAutoscaler can scale on. Samples come from a server with
-Prometheus's query API (--prometheus-url), or from the engines themselves (--target).
+Prometheus's query API (--prometheus-url), or from the engines themselves, which it finds in the cluster.
 
 Without Kubernetes, for an engine on this machine:
 

@@ -90,12 +90,12 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	fs.BoolVar(&o.standalone, "standalone", o.standalone, "Run without Kubernetes: serve on loopback only, to anybody on this machine, and take the pods from the targets.")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File that says how to reach the cluster. Not needed in a pod of the cluster.")
 	fs.BoolVar(&o.external, "external-metrics", o.external, "Serve external.metrics.k8s.io too: the same signals, of all pods of a namespace. Off, as one server only can own that API in a cluster, and often it is KEDA.")
-	fs.StringVar(&o.prometheusURL, "prometheus-url", o.prometheusURL, "Server with Prometheus's query API to read samples from, such as http://prometheus.monitoring:9090.")
+	fs.StringVar(&o.prometheusURL, "prometheus-url", o.prometheusURL, "Server with Prometheus's query API to read samples from, such as http://prometheus.monitoring:9090. Without it, and without a --target, engines are found in the cluster and scraped.")
 	fs.StringVar(&o.prometheusClientConfig, "prometheus-client-config", o.prometheusClientConfig, "File in Prometheus's HTTP client format that says how to reach the server: TLS, credentials, headers.")
 	fs.StringArrayVar(&o.prometheusMatchers, "prometheus-matcher", o.prometheusMatchers, `Read only series with this label, such as 'cluster="a"'. May be given several times.`)
 	fs.StringVar(&o.prometheusReplicaLabel, "prometheus-replica-label", o.prometheusReplicaLabel, "Label by which the servers of a pair that scrape the same engines tell their series apart, where the store does not merge them; of each pair one is read.")
-	fs.StringArrayVar(&o.targets, "target", o.targets, "Engine to scrape, as NAMESPACE/POD=URL. Standalone, as NAMESPACE/POD{LABEL=VALUE,...}=URL, where the labels are those of the pod. May be given several times.")
-	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target.")
+	fs.StringArrayVar(&o.targets, "target", o.targets, "Engine to scrape instead of those that are found, as NAMESPACE/POD=URL. Standalone, as NAMESPACE/POD{LABEL=VALUE,...}=URL, where the labels are those of the pod. May be given several times.")
+	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target; it comes before the one in the configuration file.")
 	fs.DurationVar(&o.collectInterval, "collect-interval", o.collectInterval, "Time between two collections of samples; signals are as new as the last.")
 	o.exposed.addFlag(fs)
 
@@ -146,10 +146,7 @@ func (o *options) validate() error {
 			}
 		}
 	} else {
-		switch {
-		case o.prometheusURL == "" && len(o.targets) == 0:
-			fault("prometheus-url", "say where samples come from: the URL of a server with Prometheus's query API, or engines to scrape, each with a --target")
-		case o.prometheusURL != "" && len(o.targets) > 0:
+		if o.prometheusURL != "" && len(o.targets) > 0 {
 			fault("target", "samples come either from the engines or from --prometheus-url: leave one of them out")
 		}
 	}
@@ -164,8 +161,8 @@ func (o *options) validate() error {
 			}
 		}
 	}
-	if len(o.targets) == 0 && o.given(sectionAdapter, "scrape-interval") {
-		fault("scrape-interval", "nothing is scraped without a --target")
+	if o.prometheusURL != "" && o.given(sectionAdapter, "scrape-interval") {
+		fault("scrape-interval", "nothing is scraped with --prometheus-url")
 	}
 	for _, i := range []struct {
 		flag  string
@@ -254,6 +251,9 @@ func (o *options) complete() (*completed, error) {
 		if c.file, c.config, err = config.Open(o.configFile, kube.DefaultKinds()); err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
+	}
+	if err := o.checkScrape(c.config); err != nil {
+		return nil, fmt.Errorf("--config: %s: %w", o.configFile, err)
 	}
 	if c.targets, c.pods, err = o.parseTargets(); err != nil {
 		return nil, err

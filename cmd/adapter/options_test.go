@@ -21,8 +21,6 @@ func TestBadFlags(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"nothing", "", []string{
-			"--prometheus-url: say where samples come from: the URL of a server with Prometheus's query API, or engines to scrape, each with a --target"}},
 		{"no such flag", "--targets=x", []string{
 			"unknown flag: --targets"}},
 		{"argument", "serve", []string{
@@ -39,7 +37,7 @@ func TestBadFlags(t *testing.T) {
 			`--prometheus-matcher cluster=a: want a label and a value in quotes, such as cluster="a"`,
 			`--prometheus-matcher up{}: want a label and a value in quotes, such as cluster="a"`}},
 		{"interval of nothing", "--prometheus-url=http://127.0.0.1:9090 --scrape-interval=1s", []string{
-			"--scrape-interval: nothing is scraped without a --target"}},
+			"--scrape-interval: nothing is scraped with --prometheus-url"}},
 		{"intervals", "--standalone " + vllm0 + " --scrape-interval=1ms --collect-interval=1h", []string{
 			"--scrape-interval: 1ms is outside 100ms to 1m0s",
 			"--collect-interval: 1h0m0s is outside 100ms to 1m0s"}},
@@ -79,6 +77,12 @@ func TestBadFlags(t *testing.T) {
 		{"config", "--standalone " + vllm0 + " --config=../../internal/config/testdata/bad/out-of-bounds.yaml", []string{
 			"--config: ../../internal/config/testdata/bad/out-of-bounds.yaml: window: 1s is outside 10s to 10m0s",
 			"slo.ttft: -1s is negative; leave it out for no objective"}},
+		{"scrape in vain", "--prometheus-url=http://127.0.0.1:9090 --config=testdata/scrape.yaml", []string{
+			"--config: testdata/scrape.yaml: scrape: it says what to find and to scrape in a cluster: leave it out, or leave out --prometheus-url, --target and --standalone"}},
+		{"labels that a pod could set", "--config=testdata/pod-labels.yaml", []string{
+			"--config: testdata/pod-labels.yaml: podLabels: what the adapter scrapes carries the pod that it was found in, and a pod could say that it is another: leave it out, or give --prometheus-url"}},
+		{"no cluster to discover in", "", []string{
+			"--kubeconfig is not given, and this is no pod of a cluster (unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined): give it, or run with --standalone"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
