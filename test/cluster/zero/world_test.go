@@ -178,10 +178,15 @@ func (w *world) await(r *request) {
 	}
 }
 
-// queue asks for the pool's queue, as the HPA controller does.
+// queue asks for the pool's queue.
 func (w *world) queue(ctx context.Context) (float64, error) {
+	return w.value(ctx, "inferencepools.inference.networking.k8s.io", "pool_queue_depth")
+}
+
+// value asks for a metric of an object, as the HPA controller does.
+func (w *world) value(ctx context.Context, kind, metric string) (float64, error) {
 	data, err := shared.Client.Discovery().RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta2/namespaces/" +
-		namespace + "/inferencepools.inference.networking.k8s.io/" + name + "/pool_queue_depth").DoRaw(ctx)
+		namespace + "/" + kind + "/" + name + "/" + metric).DoRaw(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %s", err, data)
 	}
@@ -202,6 +207,38 @@ func (w *world) awaitQueue(want float64) {
 		got, err := w.queue(w.t.Context())
 		if err == nil && got != want {
 			err = fmt.Errorf("it is %g", got)
+		}
+		return err
+	})
+}
+
+// awaitKnown waits until the HPA has a value of each of its metrics.
+func (w *world) awaitKnown() {
+	w.t.Helper()
+	w.eventually("the HPA has a value of each metric", func() error {
+		h, err := shared.Client.AutoscalingV2().HorizontalPodAutoscalers(namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, m := range h.Status.CurrentMetrics {
+			if m.Object == nil {
+				return fmt.Errorf("it says: %s", w.scaling())
+			}
+		}
+		if len(h.Status.CurrentMetrics) != len(h.Spec.Metrics) {
+			return fmt.Errorf("it has %d of %d", len(h.Status.CurrentMetrics), len(h.Spec.Metrics))
+		}
+		return nil
+	})
+}
+
+// awaitInflight waits until so many requests are known to be in the Deployment.
+func (w *world) awaitInflight(want float64) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%g requests are in flight", want), func() error {
+		got, err := w.value(w.t.Context(), "deployments.apps", "vllm_inflight_requests")
+		if err == nil && got != want {
+			err = fmt.Errorf("%g are", got)
 		}
 		return err
 	})

@@ -20,8 +20,10 @@ func TestScaleToZero(t *testing.T) {
 	w.awaitReady(1)
 
 	part(t, w, "a request that runs keeps its replica", func(t *testing.T) {
-		long := w.ask(int(12 * time.Second / (20 * time.Millisecond)))
 		w.awaitQueue(0)
+		w.awaitKnown()
+		long := w.ask(int(5 * *hpaSync / (20 * time.Millisecond))) // the HPA looks at it several times
+		w.awaitInflight(1)                                         // what the HPA is told is a scrape and a collection old
 		w.stabilize(quick)
 		<-long.done
 		if long.err != nil {
