@@ -63,10 +63,22 @@ func (r *Replica) provenZero(m mapping) *stat {
 	case m.noneIsZero:
 		witnesses = []Canonical{m.beside}
 	}
-	if m.noneIsZero && r.at.Partial {
+	if (m.noneIsZero || m.lazy) && r.at.Partial {
 		return nil // it may be in what was not read
 	}
-	if counted := r.stats[m.unless]; counted != nil && counted.fault == "" {
+	// What is counted beside it must stand still: else there were events, and the series of them was lost.
+	others := []Canonical{m.unless}
+	if m.lazy {
+		others = []Canonical{r.engine.progress()}
+	}
+	for _, c := range others {
+		counted := r.stats[c]
+		if counted == nil || counted.absent {
+			continue
+		}
+		if counted.fault != "" {
+			return nil
+		}
 		if grown, _, _, ok := counted.increase(); !ok || grown > 0 {
 			return nil
 		}

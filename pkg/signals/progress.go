@@ -208,7 +208,8 @@ func lastRise(samples []window.Sample) int64 {
 // span is a stretch of samples, in Unix milliseconds.
 type span struct{ since, until int64 }
 
-// busy returns since when, and until which newest sample, gauges of some parts have been above 0.
+// busy returns since when, and until which newest sample, gauges of some parts have been above 0. What was
+// before a time without samples does not count: an engine that starts anew may not set them for long.
 func (r *Replica) busy(c Canonical, joint string) []span {
 	st, reason := r.get(c)
 	if reason != "" {
@@ -218,7 +219,7 @@ func (r *Replica) busy(c Canonical, joint string) []span {
 	for _, p := range st.joint(joint) {
 		for _, samples := range p.series {
 			i := len(samples)
-			for i > 0 && samples[i-1].V > 0 {
+			for i > 0 && samples[i-1].V > 0 && (i == len(samples) || samples[i].T-samples[i-1].T <= st.freshFor().Milliseconds()) {
 				i--
 			}
 			if i < len(samples) {
