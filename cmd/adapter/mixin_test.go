@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
@@ -212,7 +213,7 @@ func TestMixinReadsWhatIsThere(t *testing.T) {
 				continue
 			}
 			for _, m := range s.LabelMatchers {
-				if !slices.Contains(append([]string{labels.MetricName, "job", "instance"}, has...), m.Name) {
+				if !slices.Contains(append([]string{model.MetricNameLabel, "job", "instance"}, has...), m.Name) {
 					t.Errorf("%s: %s has no label %s, but %v", where, name, m.Name, has)
 				}
 			}
