@@ -376,7 +376,7 @@ func TestSurvey(t *testing.T) {
 			}
 		}
 		src.change(func() { src.err = part })
-		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth"))
+		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth", "pool_queue_depth"))
 		time.Sleep(2 * DefaultInterval)
 		synctest.Wait()
 		if c.Snapshot().Surveyed(query("sglang_queue_depth")) || !c.Snapshot().Surveyed(query("vllm_queue_depth")) {
@@ -504,8 +504,8 @@ func TestPodWithTooManySeries(t *testing.T) {
 	})
 }
 
-// A pod that never had a series of an engine is no replica, and one of another engine is none of the
-// signal's.
+// A pod that never had a series of an engine is no replica, one of another engine is none of the signal's,
+// and none is a pool.
 func TestMetrics(t *testing.T) {
 	src := &fakeSource{series: []fakeSeries{
 		gauge("vllm:num_requests_waiting", "a", 7), gauge("vllm:num_requests_waiting", "b", 0), gauge("sglang:num_queue_reqs", "d", 5),
@@ -514,7 +514,7 @@ func TestMetrics(t *testing.T) {
 		return []*pods.Pod{readyPod("a", time.Hour), readyPod("b", time.Hour), readyPod("c", time.Hour), readyPod("d", time.Hour)}
 	}
 	inBubble(t, src, list, func(c *Collector) {
-		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth"))
+		c.SetStanding(plans("vllm_queue_depth", "sglang_queue_depth", "pool_queue_depth"))
 		for range 2 {
 			if err := c.Ask(plan("inference_queue_depth")); err != nil {
 				t.Fatal(err)
@@ -533,13 +533,17 @@ inference_metrics_adapter_collection_interval_seconds 5
 # HELP inference_metrics_adapter_queries Different queries that are collected: standing ones, which HPAs name, and those that somebody asked in the last ten minutes.
 # TYPE inference_metrics_adapter_queries gauge
 inference_metrics_adapter_queries{demand="asked"} 1
-inference_metrics_adapter_queries{demand="standing"} 2
+inference_metrics_adapter_queries{demand="standing"} 3
 # HELP inference_metrics_adapter_replicas Replicas that export, or have exported, series of an engine, by signal and by the state the signal is in: value, idle, stalled or unknown.
 # TYPE inference_metrics_adapter_replicas gauge
 inference_metrics_adapter_replicas{signal="inference_queue_depth",state="idle"} 1
 inference_metrics_adapter_replicas{signal="inference_queue_depth",state="stalled"} 0
 inference_metrics_adapter_replicas{signal="inference_queue_depth",state="unknown"} 0
 inference_metrics_adapter_replicas{signal="inference_queue_depth",state="value"} 2
+inference_metrics_adapter_replicas{signal="pool_queue_depth",state="idle"} 0
+inference_metrics_adapter_replicas{signal="pool_queue_depth",state="stalled"} 0
+inference_metrics_adapter_replicas{signal="pool_queue_depth",state="unknown"} 0
+inference_metrics_adapter_replicas{signal="pool_queue_depth",state="value"} 0
 inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="idle"} 0
 inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="stalled"} 0
 inference_metrics_adapter_replicas{signal="sglang_queue_depth",state="unknown"} 0

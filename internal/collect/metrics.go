@@ -96,9 +96,15 @@ func (m *metrics) observe(snap *Snapshot, plans []*signals.Plan, took time.Durat
 	m.samples.Set(float64(samples))
 
 	counts := make([][signals.Stalled + 1]int, len(plans))
-	for _, of := range []map[types.NamespacedName]measured{snap.results, snap.pools} {
-		for _, r := range of {
+	for _, of := range []struct {
+		pools    bool
+		measured map[types.NamespacedName]measured
+	}{{false, snap.results}, {true, snap.pools}} {
+		for _, r := range of.measured {
 			for i, v := range r.values {
+				if plans[i].Signal().OfPool() != of.pools {
+					continue // nobody expects the signal of a pool in a pod, nor the other way round
+				}
 				if r.serves && !v.Foreign() || v.State != signals.Unknown {
 					counts[i][v.State]++
 				}
