@@ -46,7 +46,10 @@ func startAdapter(t *testing.T, ctx context.Context, client kubernetes.Interface
 	t.Helper()
 	parser := query.Parser{Window: signals.DefaultParams().Window}
 	podMirror, lister := kube.NewPods(client)
-	collector, err := collect.New(collect.Config{Source: src, Pods: lister, Settings: collect.Settings{Params: signals.DefaultParams()}})
+	collector, err := collect.New(collect.Config{Source: src, Pods: lister, Settings: collect.Settings{
+		Params: signals.DefaultParams(),
+		Role:   func(p *pods.Pod) string { return pods.Role(p, nil) },
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
