@@ -99,7 +99,7 @@ var rules = map[string]rule{
 		"internal/collect": "shows what was collected",
 		"internal/pods":    "of which pods and objects",
 		"pkg/signals":      "and which signals",
-	}},
+	}, tests: map[string]string{"internal/source": "tests collect from a literal source"}},
 	"internal/source": {},
 	"internal/source/prometheus": {
 		imports: map[string]string{"internal/source": "implements it"},

@@ -87,7 +87,9 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"stamp":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") },
 	"seconds": func(s float64) string { return strconv.FormatFloat(s, 'f', decimals(s), 64) + " s" },
 	"signed":  func(s float64) string { return fmt.Sprintf("%+.1f s", s) },
-	"number":  func(v *float64) string { return strconv.FormatFloat(*v, 'g', 6, 64) },
+	// A fraction needs no unit.
+	"unit":   func(u string) string { return strings.TrimPrefix(u, "0..1") },
+	"number": func(v *float64) string { return strconv.FormatFloat(*v, 'g', 6, 64) },
 }).Parse(pageText))
 
 func decimals(seconds float64) int {

@@ -12,8 +12,8 @@ import (
 // Whatever others wrote is shown in part: an error may hold an answer of a server, and a name what a pod says of
 // itself.
 const (
-	maxShown = 300     // runes
-	maxRead  = 1 << 16 // bytes
+	maxShown = 300  // runes
+	maxRead  = 4096 // bytes; looking for credentials takes its time
 )
 
 // secrets are what credentials look like in errors and addresses. Sources leave them out of what they say;
@@ -69,8 +69,10 @@ func address(s string) string {
 		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 			rest = rest[i+1:]
 		}
-		rest, _, _ = strings.Cut(rest, "?")
 		rest, _, _ = strings.Cut(rest, "#")
+		if before, _, asked := strings.Cut(rest, "?"); asked {
+			rest = before + "?" + hidden
+		}
 		return scheme + "://" + rest
 	}
 	out := u.Scheme + "://" + u.Host + u.EscapedPath()

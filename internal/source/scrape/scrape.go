@@ -450,11 +450,7 @@ func (s *Source) reasons(down []labels.Labels) []string {
 		}) {
 			continue
 		}
-		why := err.Error()
-		if len(why) > 300 {
-			why = strings.ToValidUTF8(why[:300], "") + "…"
-		}
-		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", t.GetValue("namespace"), t.GetValue("pod"), why))
+		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", t.GetValue("namespace"), t.GetValue("pod"), reasonOf(err)))
 	}
 	return reasons
 }

@@ -2,8 +2,10 @@ package scrape
 
 import (
 	"cmp"
-	"fmt"
+	"errors"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/scrape"
@@ -46,9 +48,22 @@ func statusOf(t *scrape.Target) TargetStatus {
 	}
 	switch err := t.LastError(); {
 	case err != nil:
-		st.Reason = fmt.Sprintf("%.1000s", err)
+		st.Reason = reasonOf(err)
 	case !st.Up:
 		st.Reason = "not scraped yet"
 	}
 	return st
+}
+
+// reasonOf says why a scrape failed, without the address and its parameters, which may be secrets.
+func reasonOf(err error) string {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	why := err.Error()
+	if len(why) > 300 {
+		why = strings.ToValidUTF8(why[:300], "") + "…"
+	}
+	return why
 }
