@@ -17,8 +17,6 @@ import (
 
 const (
 	hpaSync = 2 * time.Second
-	// testWindow is what the adapter's rates are over.
-	testWindow = 20 * time.Second
 	// fresh is for how long a sample counts at these scrape intervals, and a bit.
 	fresh = 12 * time.Second
 )
