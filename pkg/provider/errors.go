@@ -16,6 +16,9 @@ import (
 // None of these sets retryAfterSeconds: client-go would sleep on it inside one of the HPA
 // controller's few workers, and hold up HPAs that have nothing to do with this one.
 
+// more is where to look when data is missing: the page of package internal/status.
+const more = "; /debug/signals of the adapter shows more"
+
 func notFound(format string, args ...any) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
@@ -83,7 +86,7 @@ func (r *reasons) String() string {
 // source's fault where that cannot be read and data is what is missing.
 func (r *reasons) err(what string, snapshot *collect.Snapshot) error {
 	if r.data && snapshot.Err != nil {
-		return unavailable("%s: %s; the source cannot be read: %v", what, r, snapshot.Err)
+		return unavailable("%s: %s; the source cannot be read: %v%s", what, r, snapshot.Err, more)
 	}
-	return notFound("%s: %s", what, r)
+	return notFound("%s: %s%s", what, r, more)
 }

@@ -32,27 +32,28 @@ func (p *Provider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 // the namespace in the request.
 func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metricSelector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
 	snapshot := p.Snapshots.Snapshot()
-	r, err := p.ask(snapshot, info.Metric, metricSelector, external, false)
+	of := "namespace " + namespace
+	r, err := p.ask(snapshot, info.Metric, metricSelector, of, external, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := collected(snapshot, r); err != nil {
+	if err := collected(snapshot, r, of); err != nil {
 		return nil, err
 	}
 	all := slices.DeleteFunc(p.Pods.Select(namespace, labels.Everything()), func(pod *pods.Pod) bool { return !pod.Exports() })
-	members, roles, err := counting(all, anything, r, snapshot)
+	members, roles, err := counting(all, anything, r, snapshot, of)
 	if err != nil {
 		return nil, err
 	}
 	var none reasons
 	if len(members) == 0 {
 		none.add(absence{reason: "it has no pod with an engine that has been Ready and is not ending" + ofRole(r), data: true})
-		return nil, none.err(fmt.Sprintf("no value of %s in namespace %s", info.Metric, namespace), snapshot)
+		return nil, none.err(fmt.Sprintf("no value of %s for %s", info.Metric, of), snapshot)
 	}
 	v, why := p.value(r, snapshot.Merge(r.Plan, members, roles))
 	if why != nil {
 		none.add(*why)
-		return nil, none.err(fmt.Sprintf("no value of %s in namespace %s", info.Metric, namespace), snapshot)
+		return nil, none.err(fmt.Sprintf("no value of %s for %s", info.Metric, of), snapshot)
 	}
 	item := external_metrics.ExternalMetricValue{MetricName: info.Metric, Timestamp: v.Timestamp, WindowSeconds: v.WindowSeconds, Value: v.Value}
 	if r.Selector != nil {

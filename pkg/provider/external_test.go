@@ -62,12 +62,12 @@ func TestExternalMetric(t *testing.T) {
 		{name: "of a role", namespace: "serving", selector: "role=prefill", want: "3", labels: map[string]string{"role": "prefill"}},
 		{name: "of a model that nobody serves", namespace: "serving", selector: "model=other", code: 404},
 		{name: "a selector for namespaces", namespace: "serving", selector: "namespace=other", code: 400, message: []string{"namespace: vllm_queue_depth has neither"}},
-		{name: "no engine", namespace: "web", code: 404, message: []string{"no value of vllm_queue_depth in namespace web: it has no pod with an engine"}},
+		{name: "no engine", namespace: "web", code: 404, message: []string{"no value of vllm_queue_depth for namespace web: it has no pod with an engine"}},
 		{name: "no pod", namespace: "empty", code: 404, message: []string{"namespace empty"}},
 		{name: "all namespaces", namespace: "", code: 404},
 		{name: "all namespaces, as a path has it", namespace: "*", code: 404},
 		{name: "cold", namespace: "serving", metric: "vllm_kv_cache_usage", code: 503, message: []string{"warming up"}},
-		{name: "no such metric", namespace: "serving", metric: "nonsense", code: 404, message: []string{"there is no metric nonsense; kubectl get --raw /apis/external.metrics.k8s.io/v1beta1"}},
+		{name: "no such metric", namespace: "serving", metric: "nonsense", code: 404, message: []string{"there is no metric nonsense, asked for namespace serving; kubectl get --raw /apis/external.metrics.k8s.io/v1beta1"}},
 		{name: "a window that is not configured", namespace: "serving", selector: "window=3m", code: 400, message: []string{"window: 3m0s is not among"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

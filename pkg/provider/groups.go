@@ -18,7 +18,7 @@ import (
 
 // ofObject returns a signal of the group of pods that an object stands for.
 func (p *Provider) ofObject(o pods.Object, r query.Request, snapshot *collect.Snapshot) (*custom_metrics.MetricValue, error) {
-	if err := collected(snapshot, r); err != nil {
+	if err := collected(snapshot, r, o.String()); err != nil {
 		return nil, err
 	}
 	var result signals.Result
@@ -30,7 +30,7 @@ func (p *Provider) ofObject(o pods.Object, r query.Request, snapshot *collect.Sn
 			return nil, err
 		}
 		if len(members) == 0 {
-			return nil, notFound("no value of %s for %s: it has no pod that has been Ready and is not ending%s", r.Plan.Query.Signal, o, ofRole(r))
+			return nil, notFound("no value of %s for %s: it has no pod that has been Ready and is not ending%s%s", r.Plan.Query.Signal, o, ofRole(r), more)
 		}
 		result = snapshot.Merge(r.Plan, members, roles)
 	}
@@ -45,10 +45,10 @@ func (p *Provider) ofObject(o pods.Object, r query.Request, snapshot *collect.Sn
 }
 
 // ofObjects returns a signal of each of the selected objects that has a value.
-func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, selector labels.Selector, r query.Request, snapshot *collect.Snapshot) (*custom_metrics.MetricValueList, error) {
+func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, selector labels.Selector, r query.Request, of string, snapshot *collect.Snapshot) (*custom_metrics.MetricValueList, error) {
 	objects, err := p.Groups.Objects(kind, namespace, selector)
 	if err != nil {
-		return nil, groupError(r, err)
+		return nil, groupError(r.Plan.Query.Signal, kind, of, err)
 	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
 	var first error
@@ -72,9 +72,9 @@ func (p *Provider) ofObjects(kind schema.GroupResource, namespace string, select
 func (p *Provider) members(o pods.Object, r query.Request, snapshot *collect.Snapshot) ([]*pods.Pod, []string, error) {
 	all, err := p.Groups.Members(o)
 	if err != nil {
-		return nil, nil, groupError(r, err)
+		return nil, nil, groupError(r.Plan.Query.Signal, o.GroupResource, o.String(), err)
 	}
-	return counting(all, mixtureOf(o.GroupResource), r, snapshot)
+	return counting(all, mixtureOf(o.GroupResource), r, snapshot, o.String())
 }
 
 // mixture says what pods may be in a group besides those of engines.
@@ -89,18 +89,18 @@ const (
 	anything
 )
 
-// counting returns those pods that count for a request, with their roles. In a mixture those count that
-// have an engine; where a GPU tells one, also before it has ever been seen to.
-func counting(all []*pods.Pod, of mixture, r query.Request, snapshot *collect.Snapshot) (members []*pods.Pod, roles []string, err error) {
+// counting returns those pods that count for a request, with their roles; of says whose they are. In a mixture
+// those count that have an engine; where a GPU tells one, also before it has ever been seen to.
+func counting(all []*pods.Pod, in mixture, r query.Request, snapshot *collect.Snapshot, of string) (members []*pods.Pod, roles []string, err error) {
 	for _, pod := range all {
 		role := snapshot.Settings().Role(pod)
 		switch {
 		case !pod.WasReady: // it has no part of the load yet
 		case !r.Takes(role):
-		case of != pure && !snapshot.Exports(pod) && !(of == routed && pod.GPU):
+		case in != pure && !snapshot.Exports(pod) && !(in == routed && pod.GPU):
 			// A router or a web server: the selector takes it in, and no engine is in it.
 			if !snapshot.Surveyed(r.Plan.Query) {
-				return nil, nil, unavailable("%s: whether pod %s has an engine is not known yet; the source cannot be read: %v", r.Plan.Query.Signal, pod.Name, snapshot.Err)
+				return nil, nil, unavailable("no value of %s for %s: whether pod %s has an engine is not known yet; the source cannot be read: %v%s", r.Plan.Query.Signal, of, pod.Name, snapshot.Err, more)
 			}
 		default:
 			members, roles = append(members, pod), append(roles, role)
@@ -116,12 +116,17 @@ func ofRole(r query.Request) string {
 	return ""
 }
 
-func groupError(r query.Request, err error) error {
+// groupError says that the pods of an object, or of objects, cannot be told.
+func groupError(metric string, kind schema.GroupResource, of string, err error) error {
 	var why *pods.GroupError
-	if errors.As(err, &why) && why.Why == pods.NotRead {
-		return unavailable("%s: %v", r.Plan.Query.Signal, err)
+	errors.As(err, &why)
+	switch {
+	case why != nil && why.Why == pods.NotRead:
+		return unavailable("%s for %s: %v%s", metric, of, err, more)
+	case why != nil && why.Why == pods.NotThere:
+		return notFound("%s: %v; kubectl get %s lists those there are", metric, err, kind)
 	}
-	return notFound("%s: %v", r.Plan.Query.Signal, err)
+	return notFound("%s for %s: %v; docs/api.md tells what can be asked for", metric, of, err)
 }
 
 // The kinds of object that take in pods of different workloads.

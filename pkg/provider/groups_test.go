@@ -253,7 +253,7 @@ func TestObjectsThatCannotBeTold(t *testing.T) {
 	w = newWorld(t, nil)
 	w.objects.unread = &pods.GroupError{Why: pods.NotRead, Message: "the deployments.apps of the cluster have not been read yet"}
 	_, err = w.GetMetricByName(t.Context(), name, info("deployments.apps", queueDepth), labels.Everything())
-	checkError(t, err, 503, "vllm_queue_depth: the deployments.apps of the cluster have not been read yet")
+	checkError(t, err, 503, "vllm_queue_depth for deployments.apps third in namespace serving: the deployments.apps of the cluster have not been read yet")
 	_, err = w.GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("deployments.apps", queueDepth), labels.Everything())
 	checkError(t, err, 503, "have not been read yet")
 
@@ -310,7 +310,7 @@ func TestSelectedObjects(t *testing.T) {
 func TestCrowded(t *testing.T) {
 	w := newWorld(t, nil)
 	w.f.refuse = collect.ErrCrowded
-	const message = "vllm_queue_depth: more than 100 queries with different parameters have been asked in the last 10m0s"
+	const message = ": more than 100 queries with different parameters have been asked in the last 10m0s"
 	_, err := w.GetMetricByName(t.Context(), types.NamespacedName{Namespace: "serving", Name: "a"}, info("pods", queueDepth), labels.Everything())
 	checkError(t, err, 503, message)
 	_, err = w.GetMetricBySelector(t.Context(), "serving", labels.Everything(), info("deployments.apps", queueDepth), labels.Everything())

@@ -78,25 +78,30 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo { return p.serve
 // GetMetricByName returns a signal of one pod, or of one object.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
 	snapshot := p.Snapshots.Snapshot()
-	r, err := p.askOf(snapshot, info, metricSelector)
+	o := pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}
+	of := o.String()
+	if info.GroupResource == podResource {
+		of = fmt.Sprintf("pod %s in namespace %s", name.Name, name.Namespace)
+	}
+	r, err := p.askOf(snapshot, info, metricSelector, of)
 	if err != nil {
 		return nil, err
 	}
 	if info.GroupResource != podResource {
-		return p.ofObject(pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}, r, snapshot)
+		return p.ofObject(o, r, snapshot)
 	}
 	pod := p.Pods.Get(name.Namespace, name.Name)
 	if pod == nil {
-		return nil, notFound("%s: there is no pod %s in namespace %s", info.Metric, name.Name, name.Namespace)
+		return nil, notFound("%s: there is no %s; kubectl get pods --namespace %s lists those there are", info.Metric, of, name.Namespace)
 	}
-	if err := collected(snapshot, r); err != nil {
+	if err := collected(snapshot, r, of); err != nil {
 		return nil, err
 	}
 	item, why := p.ofPod(snapshot, r, pod)
 	if why != nil {
 		var none reasons
 		none.add(*why)
-		return nil, none.err(fmt.Sprintf("no value of %s for pod %s in namespace %s", info.Metric, name.Name, name.Namespace), snapshot)
+		return nil, none.err(fmt.Sprintf("no value of %s for %s", info.Metric, of), snapshot)
 	}
 	return &item, nil
 }
@@ -105,19 +110,23 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 // the pods left out as missing, which is the safe side.
 func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
 	snapshot := p.Snapshots.Snapshot()
-	r, err := p.askOf(snapshot, info, metricSelector)
+	of := fmt.Sprintf("the %s selected in namespace %s", info.GroupResource, namespace)
+	if namespace == "" {
+		of = fmt.Sprintf("the %s selected", info.GroupResource)
+	}
+	r, err := p.askOf(snapshot, info, metricSelector, of)
 	if err != nil {
 		return nil, err
 	}
 	if info.GroupResource != podResource {
-		return p.ofObjects(info.GroupResource, namespace, selector, r, snapshot)
+		return p.ofObjects(info.GroupResource, namespace, selector, r, of, snapshot)
 	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
 	selected := p.Pods.Select(namespace, selector)
 	if len(selected) == 0 {
 		return list, nil
 	}
-	if err := collected(snapshot, r); err != nil {
+	if err := collected(snapshot, r, of); err != nil {
 		return nil, err
 	}
 	list.Items = make([]custom_metrics.MetricValue, 0, len(selected))
@@ -136,39 +145,40 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
-// askOf asks for a signal of pods, or of objects of a kind.
-func (p *Provider) askOf(snapshot *collect.Snapshot, info provider.CustomMetricInfo, metricSelector labels.Selector) (query.Request, error) {
+// askOf asks for a signal of pods, or of objects of a kind; of says of which.
+func (p *Provider) askOf(snapshot *collect.Snapshot, info provider.CustomMetricInfo, metricSelector labels.Selector, of string) (query.Request, error) {
 	if kinds := p.Groups.Kinds(); info.GroupResource != podResource && !slices.Contains(kinds, info.GroupResource) {
-		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s", info.Metric, info.GroupResource, listed(kinds))
+		return query.Request{}, notFound("%s is not served on %s: signals are served on pods%s; asked for %s", info.Metric, info.GroupResource, listed(kinds), of)
 	}
 	switch {
 	case info.GroupResource == pods.Namespaces && info.Namespaced:
 		// The asker was let in for the namespace in the path, and asks for one that is named behind it.
-		return query.Request{}, notFound("%s is served on namespaces, which are in none: ask for .../namespaces/NAMESPACE/metrics/%s", info.Metric, info.Metric)
+		return query.Request{}, notFound("%s is served on namespaces, which are in none: ask for .../namespaces/NAMESPACE/metrics/%s, and not for %s", info.Metric, info.Metric, of)
 	case info.GroupResource != pods.Namespaces && !info.Namespaced:
-		return query.Request{}, notFound("%s is served on %s, which are in a namespace: ask under .../namespaces/NAMESPACE/%s/...", info.Metric, info.GroupResource, info.GroupResource)
+		return query.Request{}, notFound("%s is served on %s, which are in a namespace: ask under .../namespaces/NAMESPACE/%s/..., and not for %s", info.Metric, info.GroupResource, info.GroupResource, of)
 	}
-	return p.ask(snapshot, info.Metric, metricSelector, preferred, isPool(info.GroupResource))
+	return p.ask(snapshot, info.Metric, metricSelector, of, preferred, isPool(info.GroupResource))
 }
 
-// ask tells the collector what is wanted, or says why it cannot be had; ofPool says that it is of a pool.
+// ask tells the collector what is wanted, or says why it cannot be had, of what it was asked for; lists is
+// the version whose document lists what there is, and ofPool says that it is of a pool.
 // The request is read by the settings that the snapshot was made under: other ones are not measured yet.
-func (p *Provider) ask(snapshot *collect.Snapshot, metric string, metricSelector labels.Selector, lists schema.GroupVersion, ofPool bool) (query.Request, error) {
+func (p *Provider) ask(snapshot *collect.Snapshot, metric string, metricSelector labels.Selector, of string, lists schema.GroupVersion, ofPool bool) (query.Request, error) {
 	s := snapshot.Settings()
 	r, err := query.Parser{Window: s.Params.Window, Windows: s.Windows}.Parse(metric, metricSelector)
 	switch {
 	case errors.Is(err, signals.ErrNoSignal):
-		return r, notFound("there is no metric %s; kubectl get --raw %s lists those there are", metric, versionPath(lists))
+		return r, notFound("there is no metric %s, asked for %s; kubectl get --raw %s lists those there are", metric, of, versionPath(lists))
 	case errors.Is(err, signals.ErrNotComputable):
-		return r, notFound("%v", err)
+		return r, notFound("%v; asked for %s; kubectl get --raw %s lists what there is", err, of, versionPath(lists))
 	case err != nil:
-		return r, badRequest("%v", err)
+		return r, badRequest("%s for %s: %v; docs/api.md tells what a metric selector may say", metric, of, err)
 	}
 	if r.Plan.Signal().OfPool() && !ofPool {
-		return r, notFound("%s is of the gateway in front of a pool, and not of pods: ask for it on an InferencePool", metric)
+		return r, notFound("%s is of the gateway in front of a pool, and not of %s: ask for it on an InferencePool", metric, of)
 	}
 	if err := p.Snapshots.Ask(r.Plan); err != nil {
-		return r, unavailable("%s: %v", metric, err)
+		return r, unavailable("%s for %s: %v%s", metric, of, err, more)
 	}
 	return r, nil
 }
@@ -181,16 +191,16 @@ func listed(kinds []schema.GroupResource) string {
 	return out
 }
 
-// collected says when a query that nobody asked before will be there.
-func collected(snapshot *collect.Snapshot, r query.Request) error {
+// collected says when a query that nobody asked before will be there, of what it was asked for.
+func collected(snapshot *collect.Snapshot, r query.Request, of string) error {
 	signal := r.Plan.Query.Signal
 	switch {
 	case snapshot.Collected(r.Plan.Query):
 		return nil
 	case snapshot.Err != nil:
-		return unavailable("%s is not collected yet, and the source cannot be read: %v", signal, snapshot.Err)
+		return unavailable("no value of %s for %s: it is not collected yet, and the source cannot be read: %v%s", signal, of, snapshot.Err, more)
 	}
-	return unavailable("%s is warming up, as it has not been asked for lately: ask again in %.0f s", signal, max(1, snapshot.Next().Seconds()))
+	return unavailable("no value of %s for %s: %s is warming up, as it has not been asked for lately: ask again in %.0f s", signal, of, signal, max(1, snapshot.Next().Seconds()))
 }
 
 // absence is why a pod has no value.

@@ -61,7 +61,7 @@ func NewServer(p *Provider, o *options.CustomMetricsAdapterServerOptions, client
 		return nil, err
 	}
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(checkMetricSelector(api), c)
+		return genericapiserver.DefaultBuildHandlerChain(checkSelectors(api), c)
 	}
 	var ofNamespaces provider.ExternalMetricsProvider // a nil interface, as the library asks whether it is one
 	if p.External {
@@ -90,17 +90,20 @@ func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapic
 	return all
 }
 
-// checkMetricSelector refuses a metricLabelSelector that does not parse, which the library would
-// answer with a 500: the fault is the asker's.
-func checkMetricSelector(next http.Handler) http.Handler {
+// checkSelectors refuses selectors that do not parse, and says in which request. The library would answer a
+// metricLabelSelector with a 500, though the fault is the asker's.
+func checkSelectors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := request.RequestInfoFrom(r.Context())
-		if ok && info.APIGroup == custom_metrics.GroupName {
-			const parameter = "metricLabelSelector"
-			if _, err := labels.Parse(r.URL.Query().Get(parameter)); err != nil {
-				gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
-				responsewriters.ErrorNegotiated(badRequest("%s: %v", parameter, err), apiserver.Codecs, gv, w, r)
-				return
+		if ok && (info.APIGroup == custom_metrics.GroupName || info.APIGroup == external.Group) {
+			query := r.URL.Query()
+			for _, parameter := range []string{"labelSelector", "metricLabelSelector"} {
+				if _, err := labels.Parse(query.Get(parameter)); err != nil {
+					gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+					err = badRequest("%s: %s: %v; it is written as for kubectl get --selector", r.URL.Path, parameter, err)
+					responsewriters.ErrorNegotiated(err, apiserver.Codecs, gv, w, r)
+					return
+				}
 			}
 		}
 		next.ServeHTTP(w, r)

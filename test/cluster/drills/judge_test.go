@@ -267,7 +267,7 @@ func (j *judge) said() string {
 	return normalize(text)
 }
 
-var changing = regexp.MustCompile(`(Prometheus at )?https?://[^\s:]+(:\d+)?(: )?|127\.[\d.]+:\d+(->127\.[\d.]+:\d+)?|dial tcp : |read tcp : `)
+var changing = regexp.MustCompile(`(Prometheus at )?https?://[^\s:]+(:\d+)?(: )?|127\.[\d.]+:\d+(->127\.[\d.]+:\d+)?|dial tcp : |read tcp : |; /debug/signals of the adapter shows more`)
 
 func normalize(text string) string {
 	text = changing.ReplaceAllString(text, "")
