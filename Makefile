@@ -39,12 +39,16 @@ unit: verify ## The quick part: unit tests, lint, generated files
 	go test ./...
 
 .PHONY: test
-test: deps unit fuzz-briefly lint-cluster test-demo test-image test-cluster ## Everything that CI runs, installing what it needs
+test: deps unit fuzz-briefly lint-cluster test-demo test-browser test-image test-cluster ## Everything that CI runs, installing what it needs
 
 # Never from go's test cache, which does not see the programs that these tests build and run.
 .PHONY: test-cluster
 test-cluster: ## Tests on a real control plane (etcd, kube-apiserver, HPA controller, kwok, Prometheus)
 	go -C test/cluster test -count 1 -p 1 -timeout 60m ./...
+
+.PHONY: test-browser
+test-browser: ## Look at the status page with a real Chromium; screenshots are in artifacts/
+	go -C test/browser test -count 1 ./...
 
 .PHONY: test-demo
 test-demo: build ## The demo, and that a queue is seen to grow and a lost engine to have no value
@@ -118,6 +122,7 @@ lint: bin/staticcheck bin/logcheck ## gofmt, go vet, staticcheck, structured log
 .PHONY: lint-cluster
 lint-cluster: bin/staticcheck
 	cd test/cluster && go vet ./... && $(CURDIR)/bin/staticcheck ./...
+	cd test/browser && go vet ./... && $(CURDIR)/bin/staticcheck ./...
 
 .PHONY: verify
 verify: lint verify-flags verify-signals ## Lint, and fail where a generated file is not what is committed

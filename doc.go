@@ -9,6 +9,7 @@
 //	internal/collect      demand, ticks, immutable snapshots
 //	pkg/signals           the catalogue: engines, canonical series, signals; pure
 //	internal/window       the last minutes of samples; resets, rates, quantiles; pure
+//	internal/status       the status page
 //	internal/source/...   where samples come from: a Prometheus server, or our own scrape
 //	internal/pods         what is known of a pod
 //	internal/kube         pods and HPAs from informers

@@ -8,6 +8,7 @@ need() { # need PROGRAM PACKAGE
 }
 need buildah buildah          # builds the image without a Docker engine
 need busybox busybox-static   # a shell for the image's builder stage
+need chromium chromium        # looks at the status page
 need curl curl                # the demo asks the API with it
 need gcc gcc                  # the race detector and etcd's and Prometheus's cgo parts
 need openssl openssl          # the adapter's serving certificate

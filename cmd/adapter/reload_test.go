@@ -6,6 +6,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/inference-metrics/adapter/internal/collect"
+	"github.com/inference-metrics/adapter/internal/config"
+	"github.com/inference-metrics/adapter/internal/kube"
+	"github.com/inference-metrics/adapter/internal/pods"
+	"github.com/inference-metrics/adapter/internal/slo"
+	"github.com/inference-metrics/adapter/internal/source/prometheus"
 )
 
 // A configuration that changes holds soon, and no value is lost over it: a queue of seven has been one all
@@ -56,4 +63,51 @@ func TestReload(t *testing.T) {
 	if got := valueOf(t, c.await("/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/"+byRole)); got != "vllm-0=7" {
 		t.Errorf("by its role the queue is %q", got)
 	}
+}
+
+// What HPAs name is read again: a window that becomes the one that holds anyway is asked for as such, and one
+// that is refused so far is taken.
+func TestReloadReadsAgainWhatHPAsName(t *testing.T) {
+	src, err := prometheus.New(prometheus.Config{URL: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default(nil)
+	objectives := slo.New(pods.NoGroups{}.Annotations)
+	collector, err := collect.New(collect.Config{Source: src, Pods: pods.NewStatic(nil), Settings: settingsOf(c, objectives)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newReloader(collector, objectives, c)
+	r.named([]kube.MetricRef{{Name: "vllm_ttft_seconds", Selector: "window=2m"}, {Name: "not_ours"}})
+	want := func(windows ...time.Duration) {
+		t.Helper()
+		got := collector.Demands()
+		if len(got) != len(windows) {
+			t.Fatalf("%d queries are standing, want %d", len(got), len(windows))
+		}
+		for i, w := range windows {
+			if got[i].Plan.Query.Window != w || !got[i].Standing {
+				t.Errorf("query %d is %+v, want a window of %s", i, got[i].Plan.Query, w)
+			}
+		}
+	}
+	want()
+	c.Windows = []time.Duration{2 * time.Minute}
+	if err := r.apply(c); err != nil {
+		t.Fatal(err)
+	}
+	want(2 * time.Minute)
+	c.Params.Window, c.Windows = 2*time.Minute, nil
+	if err := r.apply(c); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
+	refused := c
+	refused.Params.Window = time.Hour
+	if err := r.apply(refused); err == nil {
+		t.Error("a window of an hour was taken")
+	}
+	r.named([]kube.MetricRef{{Name: "vllm_ttft_seconds", Selector: "window=2m"}})
+	want(0)
 }

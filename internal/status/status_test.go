@@ -70,9 +70,9 @@ func (o objects) Objects(kind schema.GroupResource, namespace string, _ labels.S
 	return all, nil
 }
 
-func (o objects) Result(_ *collect.Snapshot, of pods.Object, _ *signals.Plan) (signals.Result, bool) {
+func (o objects) Result(_ *collect.Snapshot, of pods.Object, p *signals.Plan) (signals.Result, bool) {
 	r, ok := o.results[of.Name]
-	return r, ok
+	return r, ok && p.Query.Signal == "vllm_queue_depth"
 }
 
 func name(namespace, pod string) types.NamespacedName {
@@ -116,7 +116,7 @@ func of(t testing.TB, src *literal, more ...*pods.Pod) Config {
 	t.Helper()
 	list := more
 	for n := range src.queues {
-		list = append(list, &pods.Pod{NamespacedName: n, UID: types.UID(n.String()), Ready: true, WasReady: true})
+		list = append(list, &pods.Pod{NamespacedName: n, UID: types.UID(n.String()), Owner: types.UID(n.Namespace), Ready: true, WasReady: true})
 	}
 	lister := pods.NewStatic(list)
 	return Config{
@@ -148,7 +148,9 @@ func read(t testing.TB, c Config, query string) page {
 func TestPage(t *testing.T) {
 	src := &literal{name: "the test's source", queues: map[types.NamespacedName]float64{name("chat", "vllm-0"): 7, name("chat", "vllm-1"): 0, name("batch", "vllm-0"): 3},
 		err: errors.New("one of two shards is gone")}
-	c := of(t, src, &pods.Pod{NamespacedName: name("chat", "vllm-2"), UID: "new", Owner: "o"}, &pods.Pod{NamespacedName: name("web", "nginx"), UID: "web", WasReady: true})
+	c := of(t, src, &pods.Pod{NamespacedName: name("chat", "vllm-2"), UID: "new", Owner: "chat"}, &pods.Pod{NamespacedName: name("chat", "vllm-3"), UID: "lost", Owner: "chat", WasReady: true},
+		&pods.Pod{NamespacedName: name("web", "nginx"), UID: "web", WasReady: true})
+	c.Collector = collected(t, src, c.Pods, plan(t, signals.Query{Signal: "vllm_queue_depth"}), plan(t, signals.Query{Signal: "sglang_queue_depth"}))
 	groups := objects{names: []string{"llama", "web"}, results: map[string]signals.Result{
 		"llama": {State: signals.Stalled, HasValue: true, Value: 90, LowerBound: true, Time: time.Now(), Reason: "no first token for 90 s"},
 	}}
@@ -167,7 +169,7 @@ func TestPage(t *testing.T) {
 	if p.Targets.Up != 1 || p.Targets.Down != 1 || len(p.Targets.Rows) != 2 || p.Targets.Rows[1].Reason != "connection refused" || p.Targets.Rows[1].State != "down" {
 		t.Errorf("targets: %+v", p.Targets)
 	}
-	if p.Queries.Total != 1 || p.Queries.Rows[0].Query != "vllm_queue_depth" || !p.Queries.Rows[0].HPA || p.Queries.Rows[0].Asked {
+	if p.Queries.Total != 2 || p.Queries.Rows[1].Query != "vllm_queue_depth" || !p.Queries.Rows[1].HPA || p.Queries.Rows[1].Asked {
 		t.Errorf("queries: %+v", p.Queries)
 	}
 	short := func(rows []valueRow) (out []string) {
@@ -180,7 +182,10 @@ func TestPage(t *testing.T) {
 		}
 		return out
 	}
-	if diff := cmp.Diff([]string{"chat/vllm-0 vllm_queue_depth value 7", "chat/vllm-1 vllm_queue_depth idle 0"}, short(p.Pods.Rows)); diff != "" {
+	if diff := cmp.Diff([]string{"chat/vllm-0 vllm_queue_depth value 7", "chat/vllm-1 vllm_queue_depth idle 0",
+		"chat/vllm-2  unknown - warming up: it has never been Ready",
+		"chat/vllm-3 sglang_queue_depth unknown - the source has no sample of an engine in this pod",
+		"chat/vllm-3 vllm_queue_depth unknown - the source has no sample of an engine in this pod"}, short(p.Pods.Rows)); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"deployments.apps chat/llama vllm_queue_depth stalled 90 no first token for 90 s"}, short(p.Workloads.Rows)); diff != "" {
@@ -189,7 +194,7 @@ func TestPage(t *testing.T) {
 	if got := short(read(t, c, "?state=idle").Pods.Rows); len(got) != 1 {
 		t.Errorf("idle pods: %v", got)
 	}
-	if got := read(t, c, "?signal=sglang_queue_depth"); len(got.Pods.Rows)+len(got.Workloads.Rows)+got.Queries.Total != 0 {
+	if got := read(t, c, "?signal=vllm_running_requests"); len(got.Pods.Rows)+len(got.Workloads.Rows)+got.Queries.Total != 0 {
 		t.Errorf("of another signal: %+v", got)
 	}
 
@@ -197,7 +202,7 @@ func TestPage(t *testing.T) {
 	if got := w.Header().Get("Content-Type"); got != "text/html; charset=utf-8" {
 		t.Errorf("a browser gets %s", got)
 	}
-	for _, want := range []string{"one of two shards is gone", "1 up, 1 down", "connection refused", "vllm_queue_depth", "≥ 90", "no first token for 90 s", "3 with an engine", "window: 1s is outside", "after a restart only:</strong> kinds"} {
+	for _, want := range []string{"one of two shards is gone", "1 up, 1 down", "connection refused", "vllm_queue_depth", "≥ 90", "no first token for 90 s", "5 with an engine", "window: 1s is outside", "after a restart only:</strong> kinds"} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("the page does not say %q", want)
 		}
