@@ -202,3 +202,21 @@ func TestExternalIsOff(t *testing.T) {
 		}
 	}
 }
+
+// Values are no objects with metadata, and no rows of a table: who asks for those gets what he takes besides,
+// or a 406, and never a 500.
+func TestExternalMetricsAreValuesOnly(t *testing.T) {
+	p, _ := tenants(t, nil, queueDepth)
+	h := newHandler(t, p)
+	const path = externalRoot + "/v1beta1/namespaces/serving/vllm_queue_depth"
+	for _, accept := range []string{
+		"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v1;g=meta.k8s.io",
+	} {
+		if w := get(h, path, accept); w.Code != http.StatusNotAcceptable {
+			t.Errorf("%s: got a %d, want a 406: %s", accept, w.Code, w.Body)
+		}
+		if list := decode[v1beta1.ExternalMetricValueList](t, get(h, path, accept+","+applicationJSON)); len(list.Items) != 1 {
+			t.Errorf("%s, or JSON: got %v", accept, list)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapi "k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -61,7 +62,7 @@ func NewServer(p *Provider, o *options.CustomMetricsAdapterServerOptions, client
 		return nil, err
 	}
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(checkSelectors(api), c)
+		return genericapiserver.DefaultBuildHandlerChain(checkSelectors(onlyValues(api)), c)
 	}
 	var ofNamespaces provider.ExternalMetricsProvider // a nil interface, as the library asks whether it is one
 	if p.External {
@@ -105,6 +106,24 @@ func checkSelectors(next http.Handler) http.Handler {
 					return
 				}
 			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// onlyValues has external metrics answered as custom ones are, where a client asks for a table, or for the
+// metadata of objects: there is neither. The library fails on the second with a 500.
+func onlyValues(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := request.RequestInfoFrom(r.Context())
+		if ok && info.IsResourceRequest && info.APIGroup == external.Group {
+			accepted, _, err := negotiation.NegotiateOutputMediaType(r, apiserver.Codecs, negotiation.DefaultEndpointRestrictions)
+			if err != nil {
+				responsewriters.ErrorNegotiated(err, apiserver.Codecs, external, w, r)
+				return
+			}
+			r = r.Clone(r.Context())
+			r.Header.Set("Accept", accepted.Accepted.MediaType)
 		}
 		next.ServeHTTP(w, r)
 	})
