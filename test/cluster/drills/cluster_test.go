@@ -23,7 +23,7 @@ import (
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, "cluster", 3)
-	f.autoscale(t, 6)
+	f.autoscale(t, 6, tight)
 	s, args := newServer(t, f, false)
 	s.set(shifted(&s.shift))
 	api := newCutter(t)
@@ -64,6 +64,7 @@ func TestCluster(t *testing.T) {
 			})
 		}
 	}
+	t.Run("engines", func(t *testing.T) { testEngines(t, true) })
 	for _, skew := range skews {
 		t.Run(fmt.Sprintf("clock off by %s", skew), func(t *testing.T) { testSkew(t, f, skew, true) })
 	}
@@ -71,6 +72,7 @@ func TestCluster(t *testing.T) {
 
 // drillAPIServer kills kube-apiserver and starts it again after a while.
 func drillAPIServer(t *testing.T, j *judge) {
+	defer j.verdict(t)
 	j.awaitRight(t, time.Minute)
 	straight := newJudge(t, j.fleet, j.adapter, false)
 	straight.awaitRight(t, time.Minute)
@@ -93,12 +95,13 @@ func drillAPIServer(t *testing.T, j *judge) {
 	straight.verdict(t)
 	j.verdict(t)
 	record(t, row{Part: "Kubernetes", Drill: "API server restarts", Done: "kube-apiserver is killed, and started again",
-		Observed: "the adapter keeps the right values; replicas stay", Again: again, HPA: true})
+		Observed: "the adapter keeps the right values; replicas stay", Again: again, HPA: true, Test: "test/cluster/drills/cluster_test.go"})
 }
 
 // drillPods has thousands of pods come and go, while all watches of the adapter are cut again and again,
 // and replaces one of the engines' pods in the middle of that.
 func drillPods(t *testing.T, j *judge, api *cutter) {
+	defer j.verdict(t)
 	churned := 500
 	if soak {
 		churned = 5000
@@ -181,7 +184,7 @@ func drillPods(t *testing.T, j *judge, api *cutter) {
 	j.verdict(t)
 	record(t, row{Part: "Kubernetes", Drill: fmt.Sprintf("%d pods churn, watches drop", churned),
 		Done:     "so many pods come, run and go, all connections of the adapter to the API server are cut twice a second, and one of the engines' pods is replaced",
-		Observed: "the right values; the new pod is answered and the old is not", Again: again, HPA: true})
+		Observed: "the right values; the new pod is answered and the old is not", Again: again, HPA: true, Test: "test/cluster/drills/cluster_test.go"})
 }
 
 // liveAndDie makes a pod, has it run and be Ready, and deletes it.

@@ -94,9 +94,18 @@ func bomb(w http.ResponseWriter, _ *http.Request, _ http.Handler, lifted <-chan 
 	_ = z.Close()
 }
 
-// TestEngines drills all engines of a fleet but one at the same time.
+// TestEngines drills the engines on an adapter that scrapes them. In a soak this goes through the HPA, in
+// TestCluster.
 func TestEngines(t *testing.T) {
+	if soak {
+		t.Skip("in a soak it goes through the HPA")
+	}
 	t.Parallel()
+	testEngines(t, false)
+}
+
+// testEngines drills all engines of a fleet but one at the same time.
+func testEngines(t *testing.T, hpa bool) {
 	drills := engineDrills()
 	f := startFleet(t, "engines", len(drills)+1)
 	args := []string{"--scrape-interval=1s"}
@@ -111,7 +120,13 @@ func TestEngines(t *testing.T) {
 		}
 	}
 	a := startAdapter(t, args...)
-	j := newJudge(t, f, a, false, hurt...)
+	if hpa {
+		// It wants more than it may have, so that it moves on an average of half of what is true: those
+		// engines that restart have truly less.
+		f.autoscale(t, len(f.pods), "5")
+		serve(t, a)
+	}
+	j := newJudge(t, f, a, hpa, hurt...)
 	j.awaitRight(t, time.Minute)
 	before := residentMiB(t, a.Pid)
 
@@ -182,6 +197,6 @@ func TestEngines(t *testing.T) {
 		if d.observed == kept {
 			took = 0
 		}
-		record(t, row{Part: "Engines", Drill: d.name, Done: d.done, Observed: d.observed, Again: took})
+		record(t, row{Part: "Engines", Drill: d.name, Done: d.done, Observed: d.observed, Again: took, HPA: hpa, Test: "test/cluster/drills/engines_test.go"})
 	}
 }

@@ -50,8 +50,6 @@ spec:
         resources: {limits: {nvidia.com/gpu: 1}}
 `
 
-// The target is in the middle of what the queues may be at any moment, so that the HPA moves when the
-// average is off by a tenth, at once, and either way.
 const hpaManifest = `
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -64,7 +62,7 @@ spec:
   - type: Pods
     pods:
       metric: {name: vllm_queue_depth}
-      target: {type: AverageValue, averageValue: 9500m}
+      target: {type: AverageValue, averageValue: %[3]s}
   behavior:
     scaleDown: {stabilizationWindowSeconds: 0}
 `
@@ -96,10 +94,14 @@ func anew(namespace string) string {
 	return namespace
 }
 
-// autoscale gives the fleet its HPA, which can scale to as many replicas.
-func (f *fleet) autoscale(t *testing.T, most int) {
+// tight is in the middle of what queues may be at any moment: an HPA with this target moves when the average
+// is off by a tenth, at once, and either way.
+const tight = "9500m"
+
+// autoscale gives the fleet its HPA.
+func (f *fleet) autoscale(t *testing.T, most int, average string) {
 	t.Helper()
-	if err := shared.Apply(t.Context(), fmt.Sprintf(hpaManifest, f.namespace, most)); err != nil {
+	if err := shared.Apply(t.Context(), fmt.Sprintf(hpaManifest, f.namespace, most, average)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -264,18 +264,20 @@ func (j *judge) said() string {
 	if !ok {
 		text = status.Message
 	}
-	return normalize(text)
+	return excerpt(text)
 }
 
-var changing = regexp.MustCompile(`(Prometheus at )?https?://[^\s:]+(:\d+)?(: )?|127\.[\d.]+:\d+(->127\.[\d.]+:\d+)?|dial tcp : |read tcp : |; /debug/signals of the adapter shows more`)
+// asked is what of a message only says what was asked, and changes with addresses.
+var asked = regexp.MustCompile(`(Prometheus at )?https?://[^\s:]+(:\d+)?(: )?|(dial|read|write) tcp [\d.:>-]+: |` +
+	`^no value of .*?: \d+ |\d+ of \d+ queries failed: |reading [\w:]+( and \d+ more)?: |; /debug/signals of the adapter shows more`)
 
-func normalize(text string) string {
-	text = changing.ReplaceAllString(text, "")
-	text = strings.ReplaceAll(text, "|", "/")
-	if r := []rune(text); len(r) > 160 {
-		text = string(r[:160]) + "…"
+// excerpt is what a message has to say, for the table.
+func excerpt(message string) string {
+	text := strings.ReplaceAll(asked.ReplaceAllString(message, ""), "|", "/")
+	if r := []rune(text); len(r) > 200 {
+		text = string(r[:200]) + "…"
 	}
-	return strings.TrimSpace(text)
+	return "“" + strings.TrimSpace(text) + "”"
 }
 
 // awaitRight waits until everything is answered rightly again, and the HPA has a value.
@@ -328,7 +330,7 @@ func (j *judge) verdict(t *testing.T) {
 	t.Helper()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, w := range slices.Compact(j.wrong) {
+	for _, w := range j.wrong {
 		t.Error(w)
 	}
 	j.wrong = nil

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	// They wait for time to pass, mostly, however few processors there are.
 	_ = flag.Set("test.parallel", "8")
 	if soak {
-		hold = time.Minute
+		hold = 30 * time.Second
 	}
 	os.Exit(run(m))
 }

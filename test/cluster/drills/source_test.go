@@ -52,7 +52,7 @@ func nothing(*testing.T, *server) {}
 // back is how far a clock is set back: no value is believed until it is where it was.
 func back() time.Duration {
 	if soak {
-		return 10 * time.Minute
+		return 5 * time.Minute
 	}
 	return 10 * time.Second
 }
@@ -68,13 +68,13 @@ func sourceDrills() []sourceDrill {
 			begin: injects(hangs), end: lifts, want: unknown},
 		{name: "clock set forward", done: "the server's clock is set forward by ten minutes", hpa: true,
 			begin: moves(10 * time.Minute), end: nothing},
-		{name: "clock set back", done: "the server's clock is set back", hpa: true,
-			begin: func(t *testing.T, s *server) { moves(-back())(t, s) }, end: nothing, want: ""},
+		{name: "clock set back", done: fmt.Sprintf("the server's clock is set back by %s", back()), hpa: true,
+			begin: moves(-back()), end: nothing},
 		{name: "429", done: "every query is answered 429 with `Retry-After: 60`",
 			begin: injects(answers(http.StatusTooManyRequests, "text/plain", "slow down", "Retry-After", "60")), end: lifts, want: unknown},
 		{name: "slow body", done: "answers come at ten bytes a second",
 			begin: injects(trickles), end: lifts, want: unknown},
-		{name: "truncated JSON", done: "answers end in the middle",
+		{name: "truncated JSON", done: "answers end in the middle of their first series",
 			begin: injects(cuts), end: lifts, want: unknown},
 		{name: "wrong content type", done: "a login page is answered, with 200",
 			begin: injects(answers(http.StatusOK, "text/html", "<html><body>Log in</body></html>")), end: lifts, want: unknown},
@@ -192,7 +192,7 @@ func testSkew(t *testing.T, f *fleet, skew time.Duration, hpa bool) {
 	j.awaitWindow(t)
 	j.verdict(t)
 	record(t, row{Part: "Source", Drill: fmt.Sprintf("clock off by %+.0f min", skew.Minutes()),
-		Done: "the server's clock is off, from before the adapter starts", Observed: whole, HPA: j.hpa})
+		Done: "the server's clock is off, from before the adapter starts", Observed: whole, HPA: j.hpa, Test: "test/cluster/drills/source_test.go"})
 }
 
 // memoryLimit is that of deploy/manifests, in MiB.
@@ -201,6 +201,7 @@ const memoryLimit = 1024
 // run does the drill under a judge.
 func (d sourceDrill) run(t *testing.T, j *judge, s *server) {
 	t.Helper()
+	defer j.verdict(t)
 	j.awaitRight(t, time.Minute)
 	before := residentMiB(t, j.adapter.Pid)
 	j.mark()
@@ -247,5 +248,5 @@ func (d sourceDrill) run(t *testing.T, j *judge, s *server) {
 	j.awaitRight(t, time.Minute+back())
 	again := time.Since(ended)
 	j.verdict(t)
-	record(t, row{Part: "Source", Drill: d.name, Done: d.done, Observed: observed, Again: again, HPA: j.hpa})
+	record(t, row{Part: "Source", Drill: d.name, Done: d.done, Observed: observed, Again: again, HPA: j.hpa, Test: "test/cluster/drills/source_test.go"})
 }

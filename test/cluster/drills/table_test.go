@@ -31,7 +31,7 @@ type row struct {
 	Again time.Duration
 	// HPA says that the drill went through the API server and an HPA.
 	HPA bool
-	// Test is where the drill is; those of this package have none.
+	// Test is where the drill is.
 	Test string
 }
 
@@ -40,26 +40,28 @@ var parts = []string{"Source", "Engines", "Kubernetes", "Load"}
 // elsewhere are tests of other packages that are drills.
 var elsewhere = []row{
 	{Part: "Source", Drill: "dies at peak", Done: "Prometheus is killed, for longer than the HPA remembers", HPA: true,
-		Observed: "unknown (503); replicas stay, and scaling goes on after it", Test: "e2e/outage_test.go TestOutage"},
+		Observed: "unknown (503); replicas stay, and scaling goes on after it", Test: "test/cluster/e2e/outage_test.go TestOutage"},
 	{Part: "Source", Drill: "long outage under an uneven load", Done: "Prometheus is away for longer than the window, and the load is not steady when it is back", HPA: true,
-		Observed: "unknown until there is a whole window; replicas stay", Test: "e2e/availability_test.go TestAfterOutage"},
+		Observed: "unknown until there is a whole window; replicas stay", Test: "test/cluster/e2e/availability_test.go TestAfterOutage"},
 	{Part: "Source", Drill: "away at the start", Done: "adapters start while Prometheus is down", HPA: true,
-		Observed: "Ready and Available; unknown (503); namespaces can be deleted", Test: "e2e/availability_test.go TestColdStart"},
+		Observed: "Ready and Available; unknown (503); namespaces can be deleted", Test: "test/cluster/e2e/availability_test.go TestColdStart"},
 	{Part: "Source", Drill: "half of a pair, and a store of Thanos", Done: "a Prometheus and its sidecar are killed behind a Thanos query",
-		Observed: "the pair's other half goes on; the only store of an engine is unknown, and the answer known to be partial", Test: "sources/thanos_test.go TestThanos"},
+		Observed: "the pair's other half goes on; the only store of an engine is unknown, and the answer known to be partial", Test: "test/cluster/sources/thanos_test.go TestThanos"},
 	{Part: "Engines", Drill: "target down, pod deleted, engine restarted", Done: "under an overload, read from Prometheus", HPA: true,
-		Observed: "left out, or right: no zero, no leap of a rate", Test: "e2e/churn_test.go TestChurn"},
+		Observed: "left out, or right: no zero, no leap of a rate", Test: "test/cluster/e2e/churn_test.go TestChurn"},
 	{Part: "Kubernetes", Drill: "a replica of the adapter is killed", Done: "each of two, in the middle of a scale-out", HPA: true,
-		Observed: "at most the sync in flight fails; scaling out goes on", Test: "e2e/availability_test.go TestRestarts"},
+		Observed: "at most the sync in flight fails; scaling out goes on", Test: "test/cluster/e2e/availability_test.go TestRestarts"},
+	{Part: "Kubernetes", Drill: "clock jump", Done: "the wall clock under an adapter that scrapes is set, an hour and more, either way",
+		Observed: "what it scrapes stays an interval apart, and ages go on evenly", Test: "internal/source/scrape/clock_test.go TestClockIsNotSet"},
 	{Part: "Kubernetes", Drill: "rolling upgrade", Done: "each adapter is replaced: the new one is Ready before the old one goes", HPA: true,
-		Observed: "no sync fails; replicas stay; APIServices stay Available", Test: "e2e/availability_test.go TestRestarts"},
+		Observed: "no sync fails; replicas stay; APIServices stay Available", Test: "test/cluster/e2e/availability_test.go TestRestarts"},
 }
 
 // TestElsewhere: the drills of other packages are where the table says.
 func TestElsewhere(t *testing.T) {
 	for _, r := range elsewhere {
 		file, name, _ := strings.Cut(r.Test, " ")
-		source, err := os.ReadFile(filepath.Join("..", file))
+		source, err := os.ReadFile(filepath.Join("..", "..", "..", file))
 		if err != nil {
 			t.Error(err)
 		} else if !bytes.Contains(source, []byte("\nfunc "+name+"(t *testing.T)")) {
@@ -77,10 +79,6 @@ func record(t *testing.T, r row) {
 	t.Helper()
 	if t.Failed() {
 		return
-	}
-	if r.Test == "" {
-		name, _, _ := strings.Cut(t.Name(), "/")
-		r.Test = "drills " + name
 	}
 	writing.Lock()
 	defer writing.Unlock()
