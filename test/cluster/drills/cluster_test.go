@@ -32,6 +32,7 @@ func TestCluster(t *testing.T) {
 	t.Run("served", func(t *testing.T) {
 		serve(t, a)
 		j := newJudge(t, f, a, true)
+		defer j.verdict(t)
 		j.awaitRight(t, time.Minute)
 		j.awaitWindow(t)
 		for _, d := range sourceDrills() {
@@ -47,7 +48,6 @@ func TestCluster(t *testing.T) {
 		t.Run("load", func(t *testing.T) { drillLoad(t, j) })
 		// What was unknown over a window is known again, too.
 		j.awaitWindow(t)
-		j.verdict(t)
 	})
 	if !soak {
 		return

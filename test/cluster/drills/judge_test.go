@@ -152,10 +152,10 @@ func (j *judge) ask(ctx context.Context) {
 	defer j.mu.Unlock()
 	j.last = replies
 	j.seen[j.kind(replies[0])]++
-	if room := 20 - len(j.wrong); room > 0 {
-		now := time.Now().Format("15:04:05.0 ")
-		for _, w := range wrong[:min(room, len(wrong))] {
-			j.wrong = append(j.wrong, now+w)
+	for _, w := range wrong {
+		said := slices.ContainsFunc(j.wrong, func(before string) bool { return strings.HasSuffix(before, w) })
+		if !said && len(j.wrong) < 50 {
+			j.wrong = append(j.wrong, time.Now().Format("15:04:05.0 ")+w)
 		}
 	}
 }
