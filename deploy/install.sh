@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs an overlay of deploy/manifests: applies it, and makes the serving certificate.
+# Applies an overlay of deploy/manifests, unless that would take an API from another server.
 #
 #   deploy/install.sh deploy/manifests/overlays/prometheus
 #
 # Only one server can own an API, and applying would take it from whoever has it: custom metrics from a
 # prometheus-adapter, external metrics from KEDA, whose HPAs would then stop. So this looks first, and
-# changes nothing where another server has an API that the overlay serves. With --take it is taken.
+# changes nothing where another server has an API that the overlay serves. With --take it is taken. Where
+# you have looked yourself, "kubectl apply -k OVERLAY" does the same.
 #
-# It wants kubectl, with rights on all that is installed, and openssl.
+# It wants kubectl, with rights on all that is installed.
 set -euo pipefail
 
 usage() { echo "usage: ${0##*/} OVERLAY [--take]" >&2; exit 2; }
@@ -32,4 +33,3 @@ if [[ ${#taken[@]} -gt 0 && $take != --take ]]; then
 fi
 
 kubectl apply -k "$overlay"
-"$(dirname "$0")"/tls.sh

@@ -37,7 +37,7 @@ type Config struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
 	// Service is how kube-apiserver reaches the adapter. The Secret and the Lease are in its namespace,
-	// and called after it.
+	// and called after it, with "-tls" at the end.
 	Service types.NamespacedName
 	// APIServices are those that lead to the Service, unless another server has taken them.
 	APIServices []string
@@ -67,16 +67,14 @@ func New(c Config) *Keeper {
 	}
 }
 
-// SecretName is what the Secret of a Service is called.
-func SecretName(service string) string { return service + "-tls" }
-
 // cluster is the store that the Kubernetes API is.
 type cluster struct{ Config }
 
-func (c *cluster) secretName() string { return SecretName(c.Service.Name) }
+// name is that of the Secret and of the Lease.
+func (c *cluster) name() string { return c.Service.Name + "-tls" }
 
 func (c *cluster) secret(ctx context.Context) (map[string][]byte, string, error) {
-	s, err := c.Client.CoreV1().Secrets(c.Service.Namespace).Get(ctx, c.secretName(), metav1.GetOptions{})
+	s, err := c.Client.CoreV1().Secrets(c.Service.Namespace).Get(ctx, c.name(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, "", nil
 	}
@@ -88,7 +86,7 @@ func (c *cluster) secret(ctx context.Context) (map[string][]byte, string, error)
 
 func (c *cluster) write(ctx context.Context, data map[string][]byte, version string) error {
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Service.Namespace, Name: c.secretName()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Service.Namespace, Name: c.name()},
 		Data:       data,
 	}
 	var err error
@@ -115,6 +113,7 @@ func (c *cluster) services(ctx context.Context) ([]apiService, error) {
 	for _, name := range c.APIServices {
 		o, err := c.Dynamic.Resource(apiServices).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
+			all = append(all, apiService{name: name})
 			continue
 		}
 		if err != nil {
@@ -154,11 +153,11 @@ func (c *cluster) watch(ctx context.Context, seen func(context.Context, map[stri
 		informers.WithNamespace(c.Service.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			// So that the right to read this one Secret is enough.
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.secretName()).String()
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.name()).String()
 		}))
 	informer := factory.Core().V1().Secrets().Informer()
 	one := func(o any) {
-		if s, ok := o.(*corev1.Secret); ok && s.Name == c.secretName() {
+		if s, ok := o.(*corev1.Secret); ok && s.Name == c.name() {
 			seen(ctx, s.Data)
 		}
 	}
@@ -175,11 +174,11 @@ func (c *cluster) watch(ctx context.Context, seen func(context.Context, map[stri
 func (c *cluster) elect(ctx context.Context, lead func(context.Context)) {
 	elector := leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: c.Service.Namespace, Name: c.Service.Name},
+			LeaseMeta:  metav1.ObjectMeta{Namespace: c.Service.Namespace, Name: c.name()},
 			Client:     c.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
 		},
-		Name:          c.Service.Name,
+		Name:          c.name(),
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Callbacks:       leaderelection.LeaderCallbacks{OnStartedLeading: lead, OnStoppedLeading: func() {}},
 		ReleaseOnCancel: true,

@@ -79,7 +79,7 @@ type store interface {
 	secret(ctx context.Context) (data map[string][]byte, version string, err error)
 	// write replaces the data of the version that was read, or makes the Secret.
 	write(ctx context.Context, data map[string][]byte, version string) error
-	// services returns those of the APIServices that there are.
+	// services returns the APIServices, of which one that does not exist has a name only.
 	services(ctx context.Context) ([]apiService, error)
 	// publish has an APIService trust the bundle, if it is still the one that was read.
 	publish(ctx context.Context, s apiService, bundle []byte) error
@@ -273,13 +273,17 @@ func (k *Keeper) owned(ctx context.Context, services []apiService) (mine []apiSe
 	k.metrics.owned.Reset()
 	for _, a := range services {
 		var fault error
-		if a.mine {
+		owned := 0.
+		switch {
+		case a.mine:
 			mine = append(mine, a)
-			k.metrics.owned.WithLabelValues(a.name).Set(1)
-		} else {
+			owned = 1
+		case a.owner == "":
+			fault = errors.New("there is none, so that no client finds this API: apply the manifests")
+		default:
 			fault = fmt.Errorf("it leads to %s, which is not this server, and is left alone", a.owner)
-			k.metrics.owned.WithLabelValues(a.name).Set(0)
 		}
+		k.metrics.owned.WithLabelValues(a.name).Set(owned)
 		k.report(ctx, a.name, fault)
 	}
 	return mine

@@ -345,7 +345,7 @@ func TestAnothersAPIService(t *testing.T) {
 		t.Error("the rotation waits for another server's APIService")
 	}
 	expected := `
-# HELP inference_metrics_adapter_apiservice_owned 1 where the APIService leads to this server, 0 where it leads to another and is left alone. Of the leader only.
+# HELP inference_metrics_adapter_apiservice_owned 1 where the APIService leads to this server, 0 where it leads to another and is left alone, or does not exist. Of the leader only.
 # TYPE inference_metrics_adapter_apiservice_owned gauge
 inference_metrics_adapter_apiservice_owned{apiservice="v1beta1.custom.metrics.k8s.io"} 1
 inference_metrics_adapter_apiservice_owned{apiservice="v1beta1.external.metrics.k8s.io"} 0

@@ -24,7 +24,7 @@ func newMetrics() *metrics {
 		}),
 		owned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "apiservice_owned",
-			Help: "1 where the APIService leads to this server, 0 where it leads to another and is left alone. Of the leader only.",
+			Help: "1 where the APIService leads to this server, 0 where it leads to another and is left alone, or does not exist. Of the leader only.",
 		}, []string{"apiservice"}),
 	}
 }

@@ -1,11 +1,13 @@
-// Package install installs the adapter as the README says, into a control plane of its own: with
-// the manifests and the script as shipped, where package e2e brings its own certificates.
+// Package install installs the adapter as the guide says, into a control plane of its own: with the
+// manifests as shipped, where package e2e brings its own certificates.
 package install
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -19,24 +21,34 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/inference-metrics/adapter/test/cluster"
 )
 
 const (
 	manifests = "../../../deploy/manifests"
-	script    = "../../../deploy/tls.sh"
 	installer = "../../../deploy/install.sh"
+	guide     = "../../../docs/install.md"
 	secret    = "inference-metrics-adapter-tls"
 )
 
+// variants are overlays, each with the components that are in it instead of its own or besides.
+var variants = []struct {
+	overlay    string
+	components []string
+}{
+	{overlay: "prometheus"},
+	{overlay: "embedded"},
+	{overlay: "prometheus", components: []string{"certificates", "external"}},
+	{overlay: "embedded", components: []string{"external", "cert-manager"}},
+}
+
+// TestInstall is one story: a cluster in which the adapter is installed by one command, works, changes its
+// certificates under load, and is installed in other ways then.
 func TestInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane is not short")
@@ -52,50 +64,138 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := &install{cluster: c, program: filepath.Join(program, "adapter")}
+	i.defineOthers(t)
+	t.Run("no variant trusts without a certificate", i.testSecure)
 
-	// The README's steps.
+	// All that there is to do.
 	i.kubectl(t, "apply", "-k", manifests+"/overlays/prometheus")
-	i.makeCertificate(t)
 
 	// That the pods are there says that the namespace's "restricted" profile admits them.
 	i.kubectl(t, "rollout", "status", "deployment", cluster.AdapterName, "-n", cluster.AdapterNamespace, "--timeout=2m")
 	t.Run("restricted profile is enforced", i.testRestricted)
 
 	// The emulated kubelets run no program and give no address that a Service may lead to, so the
-	// adapter is a process of the host, with the Deployment's arguments, service account and Secret.
-	certs := t.TempDir()
-	i.mountSecret(t, certs)
-	adapter := i.start(t, "prometheus", certs)
-	i.lead(t, adapter.Address)
+	// adapters are processes of the host, with the Deployment's arguments and service account.
+	service, err := c.NewBalancer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(service.Close)
+	i.lead(t, service.Address)
+	var adapters []*cluster.Adapter
+	for range 2 {
+		a := i.start(t, "prometheus", "--serving-cert-lifetime="+lifetime.String())
+		service.Add(a.Address)
+		adapters = append(adapters, a)
+	}
 	if err := c.AwaitAvailable(ctx); err != nil {
 		t.Fatal(err)
 	}
+	load := i.startLoad(t)
 	t.Run("permissions", i.testPermissions)
-
-	t.Run("certificate is replaced", func(t *testing.T) {
-		old := servedCertificate(t, adapter.Address)
-		i.makeCertificate(t)
-		// Kubelets take a while to renew a mounted Secret: the old certificate still has to do.
-		i.staysAvailable(t)
-		i.mountSecret(t, certs)
-		eventually(t, 2*time.Minute, "the adapter serves with the new certificate", func() error {
-			if servedCertificate(t, adapter.Address) == old {
-				return fmt.Errorf("it serves with the old one")
-			}
-			return nil
-		})
-		i.staysAvailable(t)
+	t.Run("roles for teams", i.testTeams)
+	// Together, as each waits most of the time.
+	t.Run("while requests are made", func(t *testing.T) {
+		t.Run("certificates are replaced", func(t *testing.T) { t.Parallel(); i.testRotation(t, adapters, load) })
+		t.Run("the CA of kube-apiserver's requests is replaced", func(t *testing.T) { t.Parallel(); i.testFrontProxyCA(t, adapters[0]) })
+		t.Run("the token of its service account is replaced", func(t *testing.T) { t.Parallel(); i.testTokenFile(t) })
 	})
+	t.Run("nothing is granted that is not used", i.testGranted)
+	for _, a := range adapters {
+		a.Stop()
+	}
 
 	t.Run("embedded overlay", func(t *testing.T) {
 		i.kubectl(t, "apply", "-k", manifests+"/overlays/embedded")
-		adapter := i.start(t, "embedded", certs)
+		adapter := i.start(t, "embedded")
 		i.lead(t, adapter.Address)
 		// Applied again, and the trust in the certificate is still there.
 		i.staysAvailable(t)
+		adapter.Stop()
 	})
+	t.Run("external metrics", i.testExternal)
+	t.Run("cert-manager", i.testCertManager)
+}
 
-	t.Run("external metrics", func(t *testing.T) { i.testExternal(t, certs) })
+// defineOthers defines the kinds of others that the adapter reads, and that its manifests make.
+func (i *install) defineOthers(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	for _, kind := range []struct{ group, version, plural, name string }{
+		{"leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet"},
+		{"inference.networking.k8s.io", "v1", "inferencepools", "InferencePool"},
+		{"inference.networking.x-k8s.io", "v1alpha2", "inferencepools", "InferencePool"},
+		{"cert-manager.io", "v1", "issuers", "Issuer"},
+		{"cert-manager.io", "v1", "certificates", "Certificate"},
+	} {
+		fmt.Fprintf(&text, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: %[3]s.%[1]s
+  annotations: {api-approved.kubernetes.io: "unapproved, for a test"}
+spec:
+  group: %[1]s
+  names: {plural: %[3]s, kind: %[4]s}
+  scope: Namespaced
+  versions:
+  - name: %[2]s
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---`, kind.group, kind.version, kind.plural, kind.name)
+	}
+	if err := i.cluster.Apply(t.Context(), text.String()); err != nil {
+		t.Fatal(err)
+	}
+	i.kubectl(t, "wait", "--for=condition=Established", "crd", "--all", "--timeout=1m")
+}
+
+// testSecure renders every variant, and applies it as far as a server does without keeping it.
+func (i *install) testSecure(t *testing.T) {
+	i.kubectl(t, "create", "namespace", cluster.AdapterNamespace) // which a dry run does not make
+	for _, v := range variants {
+		overlay := i.variant(t, v.overlay, v.components)
+		text := i.kubectl(t, "kustomize", overlay)
+		if strings.Contains(strings.ToLower(text), "insecure") {
+			t.Errorf("overlay %s with %q trusts without a certificate:\n%s", v.overlay, v.components, text)
+		}
+		if !strings.Contains(text, "kind: APIService") {
+			t.Fatalf("overlay %s with %q has no APIService", v.overlay, v.components)
+		}
+		i.kubectl(t, "apply", "--dry-run=server", "-k", overlay)
+	}
+	i.kubectl(t, "delete", "namespace", cluster.AdapterNamespace)
+}
+
+// variant returns the directory of a copy of an overlay, with these components where there are any.
+func (i *install) variant(t *testing.T, overlay string, components []string) string {
+	t.Helper()
+	if components == nil {
+		return filepath.Join(manifests, "overlays", overlay)
+	}
+	copied := t.TempDir()
+	if err := os.CopyFS(copied, os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(copied, "overlays", overlay)
+	file := filepath.Join(dir, "kustomization.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const own = "  - ../../components/certificates\n"
+	var wanted string
+	for _, c := range components {
+		wanted += "  - ../../components/" + c + "\n"
+	}
+	if strings.Count(string(text), own) != 1 {
+		t.Fatalf("%s does not list the component of certificates:\n%s", file, text)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), own, wanted, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 const externalAPI = "v1beta1.external.metrics.k8s.io"
@@ -116,84 +216,56 @@ spec:
 
 // testExternal adds the component of external metrics to the overlay that comes first, as the component
 // says, and has KEDA take the API away again.
-func (i *install) testExternal(t *testing.T, certs string) {
+func (i *install) testExternal(t *testing.T) {
 	ctx := t.Context()
-	listed := func() error {
-		text, err := i.cluster.Kubectl(ctx, "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1")
-		if err == nil && !strings.Contains(text, `"name":"vllm_queue_depth"`) {
-			err = fmt.Errorf("it answers %.200s", text)
-		}
-		return err
-	}
 	const group = "external.metrics.k8s.io"
 	hold(t, i, []permission{
-		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI},
 		{user: "viewer", verb: "get", group: group, resource: "vllm_queue_depth", namespace: "seen"},
 	})
-
-	// What is another server's stays as it is.
-	if err := i.cluster.Apply(ctx, keda); err != nil {
-		t.Fatal(err)
-	}
+	overlay := i.variant(t, "prometheus", []string{"certificates", "external"})
 	spec := func() string {
 		return i.kubectl(t, "get", "apiservice", externalAPI, "-o", "jsonpath={.spec}")
 	}
-	before := spec()
-	i.makeCertificate(t)
-	if after := spec(); after != before || !strings.Contains(after, "a2VkYQ==") {
-		t.Errorf("%s changed another server's APIService from %s to %s", script, before, after)
-	}
 
-	copied := t.TempDir()
-	if err := os.CopyFS(copied, os.DirFS(manifests)); err != nil {
+	// The script says whose it is, and takes nothing.
+	if err := i.cluster.Apply(ctx, keda); err != nil {
 		t.Fatal(err)
 	}
-	overlay := filepath.Join(copied, "overlays", "prometheus")
-	file, err := os.OpenFile(filepath.Join(overlay, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
+	before := spec()
+	run := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, installer, append([]string{overlay}, args...)...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cluster.Kubeconfig, "PATH="+i.cluster.Bin+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
 	}
-	if _, err := file.WriteString("components:\n  - ../../components/external\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	// The installer says whose it is, and takes nothing.
-	out, err := i.run(t, installer, overlay)
+	out, err := run()
 	if err == nil || !strings.Contains(out, externalAPI+" is served by keda/keda-operator-metrics-apiserver") {
 		t.Errorf("%s, %v:\n%s", installer, err, out)
 	}
 	if after := spec(); after != before {
 		t.Errorf("%s changed another server's APIService from %s to %s", installer, before, after)
 	}
-	i.kubectl(t, "delete", "apiservice", externalAPI)
-	if out, err := i.run(t, installer, overlay); err != nil {
-		t.Fatalf("%s: %v\n%s", installer, err, out)
+	if out, err := run("--take"); err != nil {
+		t.Fatalf("%s --take: %v\n%s", installer, err, out)
 	}
-	i.mountSecret(t, certs)
-	adapter := i.start(t, "prometheus with external metrics", certs)
+	adapter := i.start(t, "prometheus with external metrics")
 	i.lead(t, adapter.Address)
 	_, port, err := net.SplitHostPort(adapter.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	i.kubectl(t, "patch", "apiservice", externalAPI, "--type=merge", "-p", `{"spec":{"service":{"port":`+port+`}}}`)
-
-	i.makeCertificate(t)
-	// The adapter still serves with the certificate before.
-	eventually(t, 2*time.Minute, "external metrics are listed", listed)
-	i.mountSecret(t, certs)
-	i.kubectl(t, "apply", "-k", overlay)
-	i.staysAvailable(t)
-	eventually(t, 2*time.Minute, "external metrics are listed after applying again", listed)
-
+	eventually(t, 2*time.Minute, "external metrics are listed", func() error {
+		text, err := i.cluster.Kubectl(ctx, "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1")
+		if err == nil && !strings.Contains(text, `"name":"vllm_queue_depth"`) {
+			err = fmt.Errorf("it answers %.200s", text)
+		}
+		return err
+	})
 	hold(t, i, []permission{
-		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI, want: true},
-		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: "v1beta2.custom.metrics.k8s.io", want: true},
+		{user: adapterUser, verb: "patch", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI, want: true},
 		{user: adapterUser, verb: "get", group: "apiregistration.k8s.io", resource: "apiservices", name: "v1.apps"},
 		{user: adapterUser, verb: "list", group: "apiregistration.k8s.io", resource: "apiservices"},
-		{user: adapterUser, verb: "update", group: "apiregistration.k8s.io", resource: "apiservices", name: externalAPI},
 		{user: hpaUser, verb: "list", group: group, resource: "vllm_queue_depth", namespace: "unseen", want: true},
 		{user: "viewer", verb: "list", group: group, resource: "vllm_queue_depth", namespace: "seen", want: true},
 		{user: "viewer", verb: "list", group: group, resource: "vllm_queue_depth", namespace: "unseen"},
@@ -201,25 +273,68 @@ func (i *install) testExternal(t *testing.T, certs string) {
 	i.checkEnforced(t, func(ns string) []string {
 		return []string{"/apis", group, "v1beta1", "namespaces", ns, "vllm_queue_depth"}
 	})
-	if log := logOf(t, adapter); strings.Contains(log, "External metrics are on") {
+	if log := logOf(t, adapter); strings.Contains(log, "left alone") {
 		t.Errorf("the adapter serves external metrics, and complains:\n%s", log)
 	}
+	i.testGranted(t)
 
 	// KEDA is installed over it.
 	if err := i.cluster.Apply(ctx, keda); err != nil {
 		t.Fatal(err)
 	}
 	before = spec()
-	i.makeCertificate(t)
-	if after := spec(); after != before {
-		t.Errorf("%s changed another server's APIService from %s to %s", script, before, after)
-	}
-	i.mountSecret(t, certs)
-	adapter = i.start(t, "prometheus with external metrics", certs)
-	i.lead(t, adapter.Address)
-	eventually(t, time.Minute, "the adapter says who serves external metrics", func() error {
-		if log := logOf(t, adapter); !strings.Contains(log, `service="keda/keda-operator-metrics-apiserver"`) {
+	eventually(t, 2*time.Minute, "the adapter says who serves external metrics", func() error {
+		if log := logOf(t, adapter); !strings.Contains(log, "keda/keda-operator-metrics-apiserver") {
 			return fmt.Errorf("it says:\n%s", log)
+		}
+		return nil
+	})
+	if after := spec(); after != before || !strings.Contains(after, "a2VkYQ==") {
+		t.Errorf("the adapter changed another server's APIService from %s to %s", before, after)
+	}
+	i.staysAvailable(t)
+	adapter.Stop()
+	i.kubectl(t, "delete", "apiservice", externalAPI)
+}
+
+// testCertManager plays cert-manager: it makes a certificate and a bundle, and then others.
+func (i *install) testCertManager(t *testing.T) {
+	i.kubectl(t, "apply", "-k", i.variant(t, "prometheus", []string{"cert-manager"}))
+	if text := i.kubectl(t, "get", "apiservice", "v1beta1.custom.metrics.k8s.io", "-o", "jsonpath={.metadata.annotations}"); !strings.Contains(text, `"cert-manager.io/inject-ca-from":"inference-metrics/inference-metrics-adapter"`) {
+		t.Errorf("cert-manager is not told which bundle the APIService is to have: %s", text)
+	}
+	ca := newAuthority(t, "cert-manager's CA")
+	i.certs = t.TempDir()
+	issue := func() {
+		der, key := ca.issue(t, &x509.Certificate{DNSNames: []string{cluster.AdapterName + "." + cluster.AdapterNamespace + ".svc"}})
+		keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, data := range map[string][]byte{
+			"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), "tls.key": keyPEM,
+		} {
+			if err := os.WriteFile(filepath.Join(i.certs, name), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	issue()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"caBundle": ca.pem()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range cluster.APIVersions {
+		i.kubectl(t, "patch", "apiservice", version+".custom.metrics.k8s.io", "--type=merge", "-p", string(patch))
+	}
+	adapter := i.start(t, "prometheus with cert-manager")
+	i.lead(t, adapter.Address)
+	i.staysAvailable(t)
+	old := servedCertificate(t, adapter.Address)
+	issue()
+	eventually(t, 2*time.Minute, "the adapter serves with the new certificate", func() error {
+		if servedCertificate(t, adapter.Address) == old {
+			return fmt.Errorf("it serves with the old one; its log:\n%s", logOf(t, adapter))
 		}
 		return nil
 	})
@@ -242,6 +357,8 @@ var insecure = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Con
 type install struct {
 	cluster *cluster.Cluster
 	program string
+	// certs is the directory that /certs of the pods stands for.
+	certs string
 }
 
 func (i *install) kubectl(t *testing.T, args ...string) string {
@@ -251,36 +368,6 @@ func (i *install) kubectl(t *testing.T, args ...string) string {
 		t.Fatal(err)
 	}
 	return out
-}
-
-func (i *install) makeCertificate(t *testing.T) {
-	t.Helper()
-	if out, err := i.run(t, script); err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-}
-
-// run runs one of the scripts that we ship, and returns what it printed.
-func (i *install) run(t *testing.T, name string, args ...string) (string, error) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cluster.Kubeconfig, "PATH="+i.cluster.Bin+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// mountSecret writes the certificate's Secret into dir, as a kubelet would.
-func (i *install) mountSecret(t *testing.T, dir string) {
-	t.Helper()
-	s, err := i.cluster.Client.CoreV1().Secrets(cluster.AdapterNamespace).Get(t.Context(), secret, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, data := range s.Data {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // mountConfig writes the ConfigMap that the Deployment mounts into a directory.
@@ -304,8 +391,8 @@ func (i *install) mountConfig(t *testing.T, d *appsv1.Deployment) string {
 	return dir
 }
 
-// start runs the adapter on the host as the Deployment of the overlay that is installed says.
-func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
+// start runs the adapter on the host as the Deployment that is installed says, and with these arguments.
+func (i *install) start(t *testing.T, overlay string, more ...string) *cluster.Adapter {
 	t.Helper()
 	d, err := i.cluster.Client.AppsV1().Deployments(cluster.AdapterNamespace).Get(t.Context(), cluster.AdapterName, metav1.GetOptions{})
 	if err != nil {
@@ -318,20 +405,19 @@ func (i *install) start(t *testing.T, overlay, certs string) *cluster.Adapter {
 		if strings.HasPrefix(arg, "--secure-port=") {
 			continue // the harness chooses a free one
 		}
-		arg = strings.ReplaceAll(arg, "/certs/", certs+"/")
+		arg = strings.ReplaceAll(arg, "/certs/", i.certs+"/")
 		arg = strings.ReplaceAll(arg, "/config/", config+"/")
 		arg = address.ReplaceAllString(arg, "http://127.0.0.1:9") // nothing beyond loopback
 		args = append(args, arg)
 	}
-	adapter, err := i.cluster.StartAdapter(t.Context(), i.program, args...)
+	adapter, err := i.cluster.StartAdapter(t.Context(), i.program, append(args, more...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(adapter.Stop)
 	eventually(t, 2*time.Minute, "the adapter is ready with the arguments of overlay "+overlay, func() error {
 		if adapter.Exited() {
-			log, _ := os.ReadFile(adapter.Log)
-			t.Fatalf("with the arguments of overlay %s %q the adapter ended:\n%s", overlay, args, log)
+			t.Fatalf("with the arguments of overlay %s %q the adapter ended:\n%s", overlay, args, logOf(t, adapter))
 		}
 		resp, err := insecure.Get("https://" + adapter.Address + "/readyz")
 		if err != nil {
@@ -355,7 +441,7 @@ func (i *install) lead(t *testing.T, address string) {
 	}
 	i.kubectl(t, "patch", "service", cluster.AdapterName, "-n", cluster.AdapterNamespace, "--type=merge",
 		"-p", `{"spec":{"type":"ExternalName","externalName":"localhost","clusterIP":null,"clusterIPs":null}}`)
-	for _, version := range []string{"v1beta1", "v1beta2"} {
+	for _, version := range cluster.APIVersions {
 		i.kubectl(t, "patch", "apiservice", version+".custom.metrics.k8s.io", "--type=merge",
 			"-p", `{"spec":{"service":{"port":`+port+`}}}`)
 	}
@@ -378,101 +464,6 @@ func (i *install) testRestricted(t *testing.T) {
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
 	if err := create(); !apierrors.IsForbidden(err) {
 		t.Errorf("a pod that may escalate its privileges: got %v, want forbidden", err)
-	}
-}
-
-// testPermissions checks who may do what: the adapter no more than it needs, and people who may
-// view a namespace its signals, in that namespace only.
-func (i *install) testPermissions(t *testing.T) {
-	for _, ns := range []string{"seen", "unseen"} {
-		i.kubectl(t, "create", "namespace", ns)
-	}
-	_, err := i.cluster.Client.RbacV1().RoleBindings("seen").Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "viewer"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "viewer"}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	const group = "custom.metrics.k8s.io"
-	const adapter, hpa = adapterUser, hpaUser
-	hold(t, i, []permission{
-		{user: adapter, verb: "watch", resource: "pods", want: true},
-		{user: adapter, verb: "watch", group: "autoscaling", resource: "horizontalpodautoscalers", want: true},
-		{user: adapter, verb: "watch", resource: "services", want: true},
-		{user: adapter, verb: "watch", group: "apps", resource: "deployments", want: true},
-		{user: adapter, verb: "watch", group: "apps", resource: "replicasets", want: true},
-		{user: adapter, verb: "watch", group: "apps", resource: "statefulsets", want: true},
-		{user: adapter, verb: "watch", group: "leaderworkerset.x-k8s.io", resource: "leaderworkersets", want: true},
-		{user: adapter, verb: "watch", group: "inference.networking.k8s.io", resource: "inferencepools", want: true},
-		{user: adapter, verb: "watch", group: "inference.networking.x-k8s.io", resource: "inferencepools", want: true},
-		{user: adapter, verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", want: true},
-		{user: adapter, verb: "create", group: "authorization.k8s.io", resource: "subjectaccessreviews", want: true},
-		{user: adapter, verb: "get", resource: "configmaps", namespace: "kube-system"}, // but for one by name
-		{user: adapter, verb: "get", resource: "secrets", namespace: cluster.AdapterNamespace},
-		{user: adapter, verb: "list", resource: "nodes"},
-		{user: adapter, verb: "list", resource: "namespaces"}, // the pods say which there are
-		{user: adapter, verb: "list", group: "apps", resource: "daemonsets"},
-		{user: adapter, verb: "update", group: "apps", resource: "deployments/scale", namespace: "default"},
-		{user: adapter, verb: "delete", resource: "pods", namespace: "default"},
-		{user: adapter, verb: "update", group: "autoscaling", resource: "horizontalpodautoscalers", namespace: "default"},
-		{user: hpa, verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "unseen", want: true},
-		{user: "viewer", verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "seen", want: true},
-		{user: "viewer", verb: "get", group: group, resource: "pods/vllm_queue_depth", namespace: "unseen"},
-	})
-
-	i.checkEnforced(t, func(ns string) []string {
-		return []string{"/apis", group, "v1beta2", "namespaces", ns, "pods", "*", "vllm_queue_depth"}
-	})
-}
-
-const (
-	adapterUser = "system:serviceaccount:" + cluster.AdapterNamespace + ":" + cluster.AdapterName
-	hpaUser     = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
-)
-
-// permission is what somebody may do, or not.
-type permission struct {
-	user, verb, group, resource, name, namespace string
-	want                                         bool
-}
-
-// hold waits until kube-apiserver says the same of all permissions.
-func hold(t *testing.T, i *install, all []permission) {
-	t.Helper()
-	for _, p := range all {
-		resource, sub, _ := strings.Cut(p.resource, "/")
-		eventually(t, 30*time.Second, fmt.Sprintf("may %s %s %s.%s %s in %q: %t", p.user, p.verb, p.resource, p.group, p.name, p.namespace, p.want), func() error {
-			review, err := i.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: p.user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: p.verb, Group: p.group, Resource: resource, Subresource: sub, Name: p.name, Namespace: p.namespace,
-				}},
-			}, metav1.CreateOptions{})
-			if err == nil && review.Status.Allowed != p.want {
-				err = fmt.Errorf("it is %t: %s", review.Status.Allowed, review.Status.Reason)
-			}
-			return err
-		})
-	}
-}
-
-// checkEnforced asks the adapter as the viewer of namespace seen: it knows the user whom kube-apiserver
-// passes on, and refuses what he may not see.
-func (i *install) checkEnforced(t *testing.T, path func(namespace string) []string) {
-	t.Helper()
-	config := rest.CopyConfig(i.cluster.Config)
-	config.Impersonate.UserName = "viewer"
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ns, forbidden := range map[string]bool{"seen": false, "unseen": true} {
-		err := client.Discovery().RESTClient().Get().AbsPath(path(ns)...).Do(t.Context()).Error()
-		if apierrors.IsForbidden(err) != forbidden {
-			t.Errorf("the viewer asks for %s: got %v, want forbidden: %t", strings.Join(path(ns), "/"), err, forbidden)
-		}
 	}
 }
 
