@@ -32,6 +32,9 @@ type Options struct {
 	HPASyncPeriod time.Duration
 	// ScrapeInterval is that of Prometheus (default 2 s).
 	ScrapeInterval time.Duration
+	// Bare leaves out controllers and nodes, which take time for many pods: pods, and the service
+	// accounts that they need, are then what a test makes of them.
+	Bare bool
 	// Progress is told of what takes long (default: nobody).
 	Progress io.Writer
 }
@@ -105,14 +108,18 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	for _, step := range []struct {
 		name string
 		run  func(context.Context) error
+		rich bool // not of a bare cluster
 	}{
-		{"issuing certificates", c.issueCertificates},
-		{"etcd", c.startEtcd},
-		{"kube-apiserver", c.startAPIServer},
-		{"the controllers", c.startControllers},
-		{"the nodes", c.startNodes},
-		{"Prometheus", c.startPrometheus},
+		{"issuing certificates", c.issueCertificates, false},
+		{"etcd", c.startEtcd, false},
+		{"kube-apiserver", c.startAPIServer, false},
+		{"the controllers", c.startControllers, true},
+		{"the nodes", c.startNodes, true},
+		{"Prometheus", c.startPrometheus, false},
 	} {
+		if step.rich && options.Bare {
+			continue
+		}
 		fmt.Fprintf(options.Progress, "starting: %s\n", step.name)
 		if err := step.run(ctx); err != nil {
 			return nil, fmt.Errorf("starting %s: %w", step.name, err)
