@@ -25,9 +25,9 @@ type Bucket struct {
 // false when that bucket is missing, has fewer than two samples or did not grow by a finite number.
 //
 // An engine restarts as a whole: a restart seen in one bucket counts for all of them at that
-// time, because a bucket may be as high after it as before. A bucket that is not there in every run
-// (the new version has other bounds) is left out: of the other runs it is not known how many were
-// at most its bound.
+// time, because a bucket may be as high after it as before. A bucket that is not there in every run,
+// or not from the first sample to the last (the new version has other bounds, and nothing fell), is
+// left out: of the rest it is not known how many were at most its bound.
 //
 // Series with equal LE (le="1" beside le="1.0": a spelling that changed, or two spellings of the
 // same samples) are one bucket.
@@ -52,7 +52,7 @@ func Increases(buckets []BucketSeries, from int64) (hist []Bucket, span time.Dur
 	hist = make([]Bucket, 0, len(in))
 	highest := 0.0
 	for _, b := range in {
-		if !inEveryRun(b.Samples, all, resets) {
+		if !spans(b.Samples, all) || !inEveryRun(b.Samples, all, resets) {
 			continue
 		}
 		// A delta that is not a number compares as false, and leaves the count of the bucket below.
@@ -107,7 +107,8 @@ func merge(a, b []Sample) []Sample {
 // Sum adds histograms of one target that count different events; of series with an equal bound in one of
 // them it makes one. Each of them may begin with its first
 // event: before, it counted 0, and so it does again after a restart of the target. Where one has no
-// sample otherwise, its newest one stands.
+// sample otherwise, its newest one stands. A bound that one of them does not have at some time has no
+// sum then.
 func Sum(hists [][]BucketSeries) []BucketSeries {
 	if len(hists) == 1 {
 		return oneEach(hists[0])
@@ -136,23 +137,36 @@ func Sum(hists [][]BucketSeries) []BucketSeries {
 			sum.Samples[i].T = t
 		}
 		for _, h := range hists {
+			var bucket []Sample
 			if i := slices.IndexFunc(h, func(b BucketSeries) bool { return b.LE == le }); i >= 0 {
-				addTo(sum.Samples, h[i].Samples, resets)
+				bucket = h[i].Samples
 			}
+			addTo(sum.Samples, bucket, h[len(h)-1].Samples, resets)
 		}
-		out = append(out, sum)
+		sum.Samples = slices.DeleteFunc(sum.Samples, func(s Sample) bool { return math.IsNaN(s.V) })
+		if len(sum.Samples) > 0 {
+			out = append(out, sum)
+		}
 	}
 	return out
 }
 
-// addTo adds the counter that each sample of sum finds.
-func addTo(sum, counter []Sample, resets []int64) {
-	next, reset := 0, 0
+// addTo adds the counter that each sample of sum finds; NaN where the histogram that it is a bucket of
+// has a sample and the bucket has none. all are the samples of the histogram.
+func addTo(sum, counter, all []Sample, resets []int64) {
+	next, reset, begun := 0, 0, 0
 	for i, s := range sum {
 		for next < len(counter) && counter[next].T <= s.T {
 			next++
 		}
-		if next == 0 {
+		for begun < len(all) && all[begun].T <= s.T {
+			begun++
+		}
+		switch {
+		case begun == 0 && next == 0:
+			continue
+		case next == 0, begun > 0 && counter[next-1].T < all[begun-1].T:
+			sum[i].V = math.NaN()
 			continue
 		}
 		for reset < len(resets) && resets[reset] <= counter[next-1].T {
@@ -176,6 +190,11 @@ func restarts(buckets []BucketSeries) []int64 {
 	}
 	slices.Sort(times)
 	return slices.Compact(times)
+}
+
+// spans reports whether a bucket has samples from the first of all to the last.
+func spans(bucket, all []Sample) bool {
+	return bucket[0].T <= all[0].T && bucket[len(bucket)-1].T >= all[len(all)-1].T
 }
 
 // inEveryRun reports whether a bucket has samples in each of the runs between restarts that all has

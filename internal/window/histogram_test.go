@@ -64,8 +64,19 @@ func TestIncreases(t *testing.T) {
 		{
 			name:    "a bucket with one sample, and one with none",
 			buckets: []BucketSeries{{1, every(1000, 4)}, {2, nil}, {inf, every(1000, 4, 6)}},
-			want:    []Bucket{{1, 0}, {inf, 2}},
+			want:    []Bucket{{inf, 2}},
 			span:    time.Second,
+		},
+		{
+			name: "other bounds after a restart in which nothing fell",
+			buckets: []BucketSeries{
+				{1, every(1000, 0, 0, 5, 9)},
+				{2, []Sample{{0, 0}, {1000, 0}}},
+				{3, []Sample{{2000, 6}, {3000, 12}}},
+				{inf, every(1000, 0, 0, 8, 20)},
+			},
+			want: []Bucket{{1, 9}, {inf, 20}},
+			span: 3 * time.Second,
 		},
 		{
 			name: "the spelling changed in mid-window",
@@ -235,6 +246,21 @@ func TestSum(t *testing.T) {
 			name: "le=1 beside le=1.0 is one bucket of one histogram",
 			of:   [][]BucketSeries{{{1, at(0, 1)}, {1, at(0, 1)}, {inf, at(0, 3)}}, {{1, at(0, 5)}, {inf, at(0, 9)}}},
 			want: []BucketSeries{{1, at(0, 6)}, {inf, at(0, 12)}},
+		},
+		{
+			name: "a bound that one of them does not have",
+			of:   [][]BucketSeries{{{1, at(0, 1, 2)}, {2, at(0, 1, 3)}, {inf, at(0, 3, 4)}}, {{1, at(0, 5, 6)}, {inf, at(0, 9, 9)}}},
+			want: []BucketSeries{{1, at(0, 6, 8)}, {inf, at(0, 12, 13)}},
+		},
+		{
+			name: "a bound that one of them has no more",
+			of:   [][]BucketSeries{{{1, at(0, 1, 2)}, {inf, at(0, 3, 4)}}, {{1, at(0, 5)}, {inf, at(0, 9, 12)}}},
+			want: []BucketSeries{{1, at(0, 6)}, {inf, at(0, 12, 16)}},
+		},
+		{
+			name: "a bound of one that begins with its first event",
+			of:   [][]BucketSeries{{{1, at(0, 1, 2)}, {inf, at(0, 3, 4)}}, {{1, at(1000, 5)}, {inf, at(1000, 9)}}},
+			want: []BucketSeries{{1, at(0, 1, 7)}, {inf, at(0, 3, 13)}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
