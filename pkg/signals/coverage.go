@@ -2,6 +2,7 @@ package signals
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -53,20 +54,19 @@ func (st *stat) check(fs []found, at At) string {
 		expected = at.Ready.Add(st.window).UnixMilli()
 	}
 	w := (st.window - st.interval).Milliseconds()
-	for _, begin := range begins {
-		if begin <= expected {
-			continue
-		}
-		if begin > st.newest-w {
-			short := fmt.Sprintf("the samples of %s cover %s of the window of %s since the last gap", st.name,
-				max(0, time.Duration(st.newest-begin)*time.Millisecond), st.window)
-			if !empty(fs) {
-				return short
-			}
-			st.short = short
-		}
-		st.regained = st.regained || begin > st.newest-2*w
+	begin := slices.Max(slices.Collect(maps.Values(begins))) // what came last decides for all
+	if begin <= expected {
+		return ""
 	}
+	if begin > st.newest-w {
+		short := fmt.Sprintf("the samples of %s cover %s of the window of %s since the last gap", st.name,
+			max(0, time.Duration(st.newest-begin)*time.Millisecond), st.window)
+		if !empty(fs) {
+			return short
+		}
+		st.short = short
+	}
+	st.regained = begin > st.newest-2*w
 	return ""
 }
 

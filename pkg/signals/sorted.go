@@ -52,7 +52,7 @@ func (p Params) sorted(series []*window.Series, at At) sorted {
 			case !pl.belongsTo(at.Pod):
 			case pl.engine != nil:
 				out.of[pl.engine] = append(out.of[pl.engine], located{pl, s})
-			case isDown(s):
+			case isDown(s, at) && (out.down == "" || pl.instance < out.down):
 				out.down = pl.instance
 			}
 		}
@@ -113,8 +113,12 @@ func (p *place) belongsTo(pod string) bool {
 	return pod == "" || p.owner == pod || withoutRank(p.owner) == pod
 }
 
-// isDown reports whether a series up says that its target cannot be scraped.
-func isDown(up *window.Series) bool {
+// isDown reports whether a series up says that its target cannot be scraped, of the pod as it is now: a
+// StatefulSet's next pod has the name of the last, whose target may be down until it is taken away.
+func isDown(up *window.Series, at At) bool {
+	if up.Ended() || lastOf(up, at) == math.MinInt64 {
+		return false
+	}
 	samples := up.Samples()
-	return !up.Ended() && len(samples) > 0 && samples[len(samples)-1].V == 0
+	return samples[len(samples)-1].V == 0
 }
