@@ -13,9 +13,11 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
@@ -181,6 +183,17 @@ func testClients(t *testing.T) {
 			mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(schema.GroupKind{Group: "apps", Kind: "Deployment"})
 			if err != nil || mapping.Resource.Resource != "deployments" {
 				t.Errorf("a Deployment is mapped to %v (%v)", mapping, err)
+			}
+			// Flux, Helm and controllers keep a mapper, and discover anew where it does not know a kind.
+			deferred := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
+			for range 2 {
+				if _, err := deferred.RESTMapping(schema.GroupKind{Group: "example.com", Kind: "Toaster"}); !meta.IsNoMatchError(err) {
+					t.Errorf("an unknown kind is %v, want that it matches nothing", err)
+				}
+				if mapping, err := deferred.RESTMapping(schema.GroupKind{Kind: "ConfigMap"}); err != nil || mapping.Resource.Resource != "configmaps" {
+					t.Errorf("a ConfigMap is mapped to %v (%v)", mapping, err)
+				}
+				deferred.Reset()
 			}
 			// A bare name must not become ours: kubectl get pods.
 			gvr, err := restmapper.NewDiscoveryRESTMapper(groups).ResourceFor(schema.GroupVersionResource{Resource: "pods"})

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -163,7 +164,7 @@ func corpus() []hostile {
 	return all
 }
 
-// TestHostile: nothing that can be asked is a fault of the server, or makes it grow. The requests are the same
+// TestHostile: nothing that can be asked is a fault of the server, has an asker sleep, or makes it grow. The requests are the same
 // at every run; IMA_SOAK makes them other ones, and many more.
 func TestHostile(t *testing.T) {
 	seed, n := uint64(1), 1500
@@ -221,7 +222,7 @@ func flood(t *testing.T, a *cluster.Adapter, requests []hostile) {
 					mu.Lock()
 					codes[r.status]++
 					mu.Unlock()
-					if err := served5xx(r); err != nil {
+					if err := errors.Join(served5xx(r), asksAgain(r)); err != nil {
 						t.Errorf("%s answers %s %.300s (%.100s): %v", whose, h.method, h.path, h.accept, err)
 					}
 				}
@@ -251,6 +252,14 @@ func served5xx(r response) error {
 		return nil
 	}
 	return fmt.Errorf("%d %.300s", r.status, r.body)
+}
+
+// asksAgain returns an error where an answer asks to be asked again, on which client-go would sleep.
+func asksAgain(r response) error {
+	if after := r.header.Get("Retry-After"); after != "" || r.status >= 400 && bytes.Contains(r.body, []byte("retryAfterSeconds")) {
+		return fmt.Errorf("it asks to be asked again: %d, %q, %.300s", r.status, after, r.body)
+	}
+	return nil
 }
 
 // residentMiB is the memory that an adapter holds.

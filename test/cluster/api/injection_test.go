@@ -25,12 +25,16 @@ metadata: {name: zqxmark, labels: {zqxmark: zqxmark}, annotations: {zqxmark: '"}
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: a.b-zqxmark.or.up, namespace: zqxmark, labels: {zqxmark: zqxmark}}
+metadata:
+  name: a.b-zqxmark.or.up
+  namespace: zqxmark
+  labels: {zqxmark: zqxmark}
+  annotations: {inference-metrics.github.io/slo-ttft: '1s"} or zqxmark #'}
 spec:
   replicas: 1
   selector: {matchLabels: {zqxmark: zqxmark}}
   template:
-    metadata: {labels: {zqxmark: zqxmark, app: zqxmark}, annotations: {prometheus.io/path: '/zqxmark"}'}}
+    metadata: {labels: {zqxmark: zqxmark, app: zqxmark, llm-d.ai/role: zqxmark, model: zqxmark}, annotations: {prometheus.io/path: '/zqxmark"}', inference-metrics.github.io/slo-tpot: 'zqxmark'}}
     spec: {containers: [{name: zqxmark, image: zqxmark, ports: [{name: metrics, containerPort: 8000}]}]}
 ---
 apiVersion: v1

@@ -388,7 +388,8 @@ func request(ctx context.Context, config *rest.Config, method, path, accept stri
 // kubectl runs kubectl with nothing in its cache, and returns what it says, on both of its outputs.
 func kubectl(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(shared.Bin, "kubectl"), append([]string{
+	ctx := context.WithoutCancel(t.Context()) // also at the end of a test
+	cmd := exec.CommandContext(ctx, filepath.Join(shared.Bin, "kubectl"), append([]string{
 		"--kubeconfig", shared.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

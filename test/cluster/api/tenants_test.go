@@ -35,7 +35,7 @@ func TestTenants(t *testing.T) {
 	t.Cleanup(func() {
 		_, _, _ = kubectl(t, "delete", "service,endpoints", "stranger", "--ignore-not-found", "--namespace", teamA)
 	})
-	a := startAdapter(t, "--prometheus-url="+shared.Prometheus.URL)
+	a := startAdapter(t, "--prometheus-url="+shared.Prometheus.URL, "--expose-signals=vllm_queue_depth")
 	awaitServed(t)
 	past := rest.AnonymousClientConfig(directly(a))
 	past.BearerToken = reader.BearerToken
