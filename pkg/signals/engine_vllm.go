@@ -14,9 +14,9 @@ var vllm = &Engine{
 	Prefix: "vllm_",
 	series: map[Canonical]mapping{
 		// With several API servers a gauge has no sample until the engine has made its first step.
-		Queue:         {kind: Gauge, spellings: vllmNames("num_requests_waiting"), zeroWith: []Canonical{Running, KVUsed}},
+		Queue:         {kind: Gauge, spellings: vllmNames("num_requests_waiting"), match: notOfRouter, zeroWith: []Canonical{Running, KVUsed}},
 		QueueByReason: {kind: Gauge, spellings: vllmNames("num_requests_waiting_by_reason"), within: []string{"reason"}},
-		Running:       {kind: Gauge, spellings: vllmNames("num_requests_running"), zeroWith: []Canonical{Queue, KVUsed}},
+		Running:       {kind: Gauge, spellings: vllmNames("num_requests_running"), match: notOfRouter, zeroWith: []Canonical{Queue, KVUsed}},
 		// gpu_cache_usage_perc until 0.9.2, both until 0.11. The engines of a pod have equally many
 		// blocks, so the fraction of the pod is their mean.
 		KVUsed:     {kind: Gauge, spellings: vllmNames("kv_cache_usage_perc", "gpu_cache_usage_perc"), fold: Mean, valid: fraction},
@@ -55,6 +55,10 @@ var vllm = &Engine{
 	own:    true,
 	owners: ownPod,
 }
+
+// notOfRouter leaves out what the router of vLLM's production stack repeats of each engine behind it, under
+// the engine's own names: in a namespace the requests would count twice.
+var notOfRouter = map[string]string{"server": ""}
 
 var (
 	vllmTTFTEdges = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
