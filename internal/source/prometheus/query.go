@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"mime"
 	"net"
@@ -89,25 +90,48 @@ func (s *Source) selector(name *labels.Matcher) string {
 }
 
 // ask runs one query and calls series for each series of the answer.
-func (s *Source) ask(ctx context.Context, q query, series func([]byte, []point) error) (answer, error) {
+func (s *Source) ask(ctx context.Context, q query, series func([]byte, []point) error) (ans answer, err error) {
+	err = s.request(ctx, s.endpoint, url.Values{"query": {q.expr}}, false, s.maxBytes, func(body io.Reader, header http.Header) error {
+		if header.Get(victoriaMetrics) != "" {
+			series = withoutMarkers(series)
+		}
+		ans, err = decode(body, series)
+		return err
+	})
+	if err == nil {
+		err = ans.refused()
+	}
+	return ans, err
+}
+
+// refused says why the server did not answer a query, in its own words.
+func (a answer) refused() error {
+	if a.Status == "success" {
+		return nil
+	}
+	return fmt.Errorf("the server answered %s: %s", clip(a.ErrorType), clip(a.Error))
+}
+
+// request asks an endpoint of the server, which may take GET only, and has read take the answer, of a size at most.
+func (s *Source) request(ctx context.Context, endpoint *url.URL, form url.Values, onlyGET bool, maxBytes int64, read func(io.Reader, http.Header) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 	defer cancel()
 
 	s.mu.Lock()
-	useGET := s.useGET
+	useGET := s.useGET || onlyGET
 	s.mu.Unlock()
 
-	resp, err := s.send(ctx, q, useGET)
+	resp, err := s.send(ctx, endpoint, form, useGET)
 	if err == nil && !useGET && (resp.StatusCode == http.StatusMethodNotAllowed || resp.StatusCode == http.StatusNotImplemented) {
 		// Some gateways only let reads pass as GET.
 		drop(resp.Body)
 		s.mu.Lock()
 		s.useGET = true
 		s.mu.Unlock()
-		resp, err = s.send(ctx, q, true)
+		resp, err = s.send(ctx, endpoint, form, true)
 	}
 	if err != nil {
-		return answer{}, s.explain(ctx, err)
+		return s.explain(ctx, err)
 	}
 	defer drop(resp.Body)
 	s.readClock(resp)
@@ -116,30 +140,23 @@ func (s *Source) ask(ctx context.Context, q query, series func([]byte, []point) 
 	if resp.Header.Get("Content-Encoding") == "gzip" {
 		unzipped, err := gzip.NewReader(body)
 		if err != nil {
-			return answer{}, s.explain(ctx, fmt.Errorf("reading the answer: %w", err))
+			return s.explain(ctx, fmt.Errorf("reading the answer: %w", err))
 		}
 		defer unzipped.Close()
 		body = unzipped
 	}
-	body = &limitedReader{r: body, left: s.maxBytes, limit: s.maxBytes}
+	body = &limitedReader{r: body, left: maxBytes, limit: maxBytes}
 
 	if resp.StatusCode != http.StatusOK {
-		return answer{}, refused(resp, body)
+		return refused(resp, body)
 	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/html" {
-		return answer{}, errors.New("the answer is a web page, not JSON: a login page or another server is at this address; check the URL, its path prefix and the credentials")
+		return errors.New("the answer is a web page, not JSON: a login page or another server is at this address; check the URL, its path prefix and the credentials")
 	}
-	if resp.Header.Get(victoriaMetrics) != "" {
-		series = withoutMarkers(series)
+	if err := read(body, resp.Header); err != nil {
+		return s.explain(ctx, fmt.Errorf("reading the answer: %w", err))
 	}
-	ans, err := decode(body, series)
-	if err != nil {
-		return ans, s.explain(ctx, fmt.Errorf("reading the answer: %w", err))
-	}
-	if ans.Status != "success" {
-		return ans, fmt.Errorf("the server answered %s: %s", clip(ans.ErrorType), clip(ans.Error))
-	}
-	return ans, nil
+	return nil
 }
 
 // victoriaMetrics is a header that VictoriaMetrics' servers set on every answer.
@@ -154,12 +171,10 @@ func withoutMarkers(series func([]byte, []point) error) func([]byte, []point) er
 	}
 }
 
-func (s *Source) send(ctx context.Context, q query, useGET bool) (*http.Response, error) {
-	form := url.Values{
-		"query":   {q.expr},
-		"timeout": {strconv.FormatFloat(s.timeout.Seconds(), 'f', -1, 64) + "s"},
-	}
-	method, target, body := http.MethodPost, *s.endpoint, io.Reader(strings.NewReader(form.Encode()))
+func (s *Source) send(ctx context.Context, endpoint *url.URL, form url.Values, useGET bool) (*http.Response, error) {
+	form = maps.Clone(form)
+	form.Set("timeout", strconv.FormatFloat(s.timeout.Seconds(), 'f', -1, 64)+"s")
+	method, target, body := http.MethodPost, *endpoint, io.Reader(strings.NewReader(form.Encode()))
 	if useGET {
 		method, body = http.MethodGet, nil
 		params := target.Query()
