@@ -50,6 +50,7 @@ type world struct {
 
 	streams map[string][]*stream // by the name of the pod
 	parsed  map[string]labels.Labels
+	text    []byte // the exposition that was written last
 }
 
 // epoch is when every world begins. It is a whole second, as Kubernetes' times are.
@@ -327,20 +328,20 @@ func (w *world) scrapeOne(p *pod, job, instance string, underscores, fails bool)
 		}
 	}
 	shownRanks := p.ranks[:len(p.ranks)-p.lost]
-	var text []byte
 	if !fails {
 		cores := make([]*engine.Engine, len(shownRanks))
 		for i, l := range shownRanks {
 			cores[i] = l.core
 		}
-		text = engine.Append(nil, engine.Exposition{
+		w.text = engine.Append(w.text[:0], engine.Exposition{
 			Kind: p.form.kind, Release: p.form.release, Multiprocess: p.form.multi, Underscores: underscores, ModelName: "org/model", Created: p.created,
 		}, cores)
 		up(1)
 	} else {
+		w.text = w.text[:0]
 		up(0)
 	}
-	now := w.parse(text, target)
+	now := w.parse(w.text, target)
 	if w.markers {
 		ended := map[uint64]labels.Labels{}
 		for _, s := range w.previous(p.name, job, instance) {
@@ -361,7 +362,7 @@ func (w *world) scrapeOne(p *pod, job, instance string, underscores, fails bool)
 		return
 	}
 	for i, l := range shownRanks {
-		r := reading{t: t, at: w.now, life: l, form: p.form, stats: l.core.Stats(), shown: l.tells(w.now)}
+		r := reading{t: t, at: w.now, life: l, form: p.form, stats: l.core.Stats(), shown: w.tells(l)}
 		if l.waits.told {
 			r.waits = l.waits.toldAt
 		}
@@ -449,11 +450,12 @@ func (w *world) parse(text []byte, target labels.Labels) []sample {
 
 // tells is what an engine says of itself, read from the exposition that the tests of the model hold to
 // the truth.
-func (l *life) tells(now time.Time) shown {
-	if l.shownAt.Equal(now) {
+func (w *world) tells(l *life) shown {
+	if l.shownAt.Equal(w.now) {
 		return l.shown
 	}
-	text := engine.Append(nil, engine.Exposition{ModelName: "m"}, []*engine.Engine{l.core})
+	w.text = engine.Append(w.text[:0], engine.Exposition{ModelName: "m"}, []*engine.Engine{l.core})
+	text := w.text
 	get := func(name string) float64 {
 		i := bytes.Index(text, []byte("\nvllm:"+name+"{"))
 		line, _, _ := bytes.Cut(text[i+1:], []byte("\n"))
@@ -463,7 +465,7 @@ func (l *life) tells(now time.Time) shown {
 		}
 		return v
 	}
-	l.shownAt, l.shown = now, shown{get("num_requests_waiting"), get("num_requests_running"), get("kv_cache_usage_perc"), get("generation_tokens_total"), get("prompt_tokens_total")}
+	l.shownAt, l.shown = w.now, shown{get("num_requests_waiting"), get("num_requests_running"), get("kv_cache_usage_perc"), get("generation_tokens_total"), get("prompt_tokens_total")}
 	return l.shown
 }
 
