@@ -91,6 +91,7 @@ var rules = map[string]rule{
 	"internal/load":  {pure: true, files: "traces are too large to be passed in"},
 	"internal/pods":  {},
 	"internal/query": {imports: map[string]string{"pkg/signals": "what is asked for is a signal"}},
+	"internal/rules": {},
 	"internal/slo": {imports: map[string]string{
 		"internal/pods": "objectives are of pods",
 		"pkg/signals":   "says what an objective is",
@@ -130,6 +131,7 @@ var rules = map[string]rule{
 		"internal/kube":              "wires it",
 		"internal/pods":              "static targets are pods without Kubernetes",
 		"internal/query":             "wires it",
+		"internal/rules":             "wires it",
 		"internal/slo":               "wires it",
 		"internal/source":            "wires it",
 		"internal/source/prometheus": "wires it",

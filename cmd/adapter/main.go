@@ -49,6 +49,7 @@ func newCommand() *cobra.Command {
 		Long: `adapter serves custom.metrics.k8s.io: queue depth, KV-cache usage, time to first token and goodput
 of LLM engines, as metrics that a HorizontalPodAutoscaler can scale on. Samples come from a server with
 Prometheus's query API (--prometheus-url), or from the engines themselves, which it finds in the cluster.
+Rules of prometheus-adapter are served beside them (--rules); adapter rules check FILE tells what of.
 
 Without Kubernetes, for an engine on this machine:
 
@@ -79,6 +80,7 @@ Without Kubernetes, for an engine on this machine:
 		cmd.Flags().AddFlagSet(flags.FlagSets[name])
 	}
 	cliflag.SetUsageAndHelpFunc(cmd, flags, 0)
+	cmd.AddCommand(newRulesCommand())
 	return cmd
 }
 
