@@ -53,8 +53,12 @@ spec:
 // TestOldVersion: where v1beta1 is all there is of the API, the HPA controller scales on it, and asks for
 // nothing else.
 func TestOldVersion(t *testing.T) {
-	startAdapter(t, "--prometheus-url="+shared.Prometheus.URL)
+	a := startAdapter(t, "--prometheus-url="+shared.Prometheus.URL)
 	awaitServed(t)
+	// An aggregator that asks for the beta of the aggregated document reads those of each version instead.
+	if r := ask(t, directly(a), http.MethodGet, "/apis", strings.Replace(aggregated, "v=v2", "v=v2beta1", 1)); r.status != http.StatusNotAcceptable {
+		t.Errorf("the aggregated document in its beta: %d %.300s", r.status, r.body)
+	}
 	if _, errs, err := kubectl(t, "delete", "apiservice", "v1beta2.custom.metrics.k8s.io"); err != nil {
 		t.Fatal(errs)
 	}
