@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/inference-metrics/adapter/internal/config"
@@ -83,7 +84,11 @@ func newScrape(c *completed, client kubernetes.Interface) (*scrape.Source, *disc
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err = discover.New(client, c.config.Scrape.Discovery, func(all []discover.Target) error { return s.SetTargets(toScrape(all)) })
+	dynamicClient, err := dynamic.NewForConfig(c.client)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	found, err = discover.New(client, dynamicClient, c.config.Scrape.Discovery, func(all []discover.Target) error { return s.SetTargets(toScrape(all)) })
 	return s, found, err
 }
 

@@ -38,7 +38,13 @@ up{namespace="victim",pod="v"} 0
 `
 	var objects []runtime.Object
 	add := func(namespace, name, node, image string) {
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, everything) }))
+		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, everything) }))
+		srv.Listener.Close()
+		var err error
+		if srv.Listener, err = net.Listen("tcp", "127.0.0.2:0"); err != nil { // 127.0.0.1 is no pod's
+			t.Fatal(err)
+		}
+		srv.Start()
 		t.Cleanup(srv.Close)
 		addr := srv.Listener.Addr().(*net.TCPAddr)
 		objects = append(objects, &corev1.Pod{

@@ -3,14 +3,15 @@
 //
 // Pods come from Prometheus's Kubernetes discovery, as a library. The rules that choose among them are
 // in rules.go: a table of how engines look, and entries of the configuration, which come first. What a
-// pod says of itself chooses a port and a path of its own, and never another host.
+// pod says of itself chooses a port and a path of its own, and never another host. PodMonitors and
+// ServiceMonitors of the Prometheus operator say where engines serve, too; monitor.go holds what is
+// followed of them.
 package discover
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -49,6 +51,8 @@ type Config struct {
 	Selector labels.Selector
 	// GPUNamespaces are those whose GPU exporters are believed in what they say of other pods.
 	GPUNamespaces []string
+	// MonitorNamespaces are those whose monitors are followed in other namespaces, too.
+	MonitorNamespaces []string
 	// Entries name pods. The table has no say in a pod that one of them names.
 	Entries []Entry
 }
@@ -80,8 +84,13 @@ type Target struct {
 	Entry int
 }
 
-// settle is how long changes are gathered before they are told: a rollout is many.
-const settle = 500 * time.Millisecond
+const (
+	// settle is how long changes are gathered before they are told: a rollout is many.
+	settle = 500 * time.Millisecond
+	// patience is how long the first targets wait for monitors, so that no port is asked for a second that
+	// they know better.
+	patience = 10 * time.Second
+)
 
 // Discoverer follows the pods of a cluster.
 type Discoverer struct {
@@ -89,18 +98,21 @@ type Discoverer struct {
 	informer cache.SharedIndexInformer
 	changed  func([]Target) error
 	synced   atomic.Bool
+	monitors *monitors
 
-	mu    sync.RWMutex
-	nodes map[types.NamespacedName]string
+	mu       sync.RWMutex
+	nodes    map[types.NamespacedName]string
+	problems []Problem
 }
 
 // New returns a discoverer of a cluster, which calls changed with all targets whenever they change. It
 // does nothing until it runs.
-func New(client kubernetes.Interface, config Config, changed func([]Target) error) (*Discoverer, error) {
+func New(client kubernetes.Interface, dynamicClient dynamic.Interface, config Config, changed func([]Target) error) (*Discoverer, error) {
 	d := &Discoverer{
-		config:  config,
-		changed: changed,
-		nodes:   map[types.NamespacedName]string{},
+		config:   config,
+		changed:  changed,
+		monitors: newMonitors(client, dynamicClient),
+		nodes:    map[types.NamespacedName]string{},
 		// Of all namespaces, as the exporter of a GPU and the pod that holds it are in two.
 		informer: coreinformers.NewPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}),
 	}
@@ -125,7 +137,11 @@ func trim(object any) (any, error) {
 	containers := func(all []corev1.Container) []corev1.Container {
 		var out []corev1.Container
 		for _, c := range all {
-			out = append(out, corev1.Container{Name: c.Name, Image: c.Image, Ports: c.Ports})
+			kept := corev1.Container{Name: c.Name, Image: c.Image, Ports: c.Ports}
+			if accelerated(c) {
+				kept.Resources = c.Resources
+			}
+			out = append(out, kept)
 		}
 		return out
 	}
@@ -157,6 +173,9 @@ func (d *Discoverer) Run(ctx context.Context) {
 	defer running.Wait()
 	running.Go(func() { d.informer.RunWithContext(ctx) })
 	running.Go(func() { pods.Run(ctx, groups) })
+	if !d.config.Off {
+		running.Go(func() { d.monitors.run(ctx) })
+	}
 	running.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), d.informer.HasSynced) {
 			d.synced.Store(true)
@@ -165,13 +184,23 @@ func (d *Discoverer) Run(ctx context.Context) {
 	d.follow(ctx, groups)
 }
 
-// follow turns what becomes of pods into targets.
+// follow turns what becomes of pods and monitors into targets.
 func (d *Discoverer) follow(ctx context.Context, groups <-chan []*targetgroup.Group) {
-	found := map[string][]Target{} // by pod
+	found := map[string]*candidate{} // by pod
 	where := map[string]types.NamespacedName{}
 	var told []Target
+	var log problemLog
+	began := time.Now()
 	timer := time.NewTimer(settle)
 	defer timer.Stop()
+	armed := true
+	// From the first change on: who changes an object every moment holds nothing up.
+	arm := func() {
+		if !armed {
+			armed = true
+			timer.Reset(settle)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -180,9 +209,19 @@ func (d *Discoverer) follow(ctx context.Context, groups <-chan []*targetgroup.Gr
 			for _, g := range some {
 				d.take(g, found, where)
 			}
-			timer.Reset(settle)
+			arm()
+		case <-d.monitors.changed:
+			arm()
 		case <-timer.C:
-			targets := slices.SortedFunc(flat(maps.Values(found)), compare)
+			armed = false
+			if told == nil && !d.config.Off && !d.monitors.settled() && time.Since(began) < patience {
+				arm()
+				continue
+			}
+			targets := d.targets(found)
+			if log.waits(ctx, d.Problems()) {
+				timer.Reset(quiet) // unless something changes before
+			}
 			if slices.Equal(targets, told) {
 				continue
 			}
@@ -196,8 +235,24 @@ func (d *Discoverer) follow(ctx context.Context, groups <-chan []*targetgroup.Gr
 	}
 }
 
+// targets returns all targets, sorted, and notes what of monitors is not followed.
+func (d *Discoverer) targets(found map[string]*candidate) []Target {
+	said := d.monitors.said(d.config.MonitorNamespaces)
+	var targets []Target
+	for _, k := range found {
+		targets = append(targets, d.config.targets(k, said)...)
+	}
+	slices.SortFunc(targets, compare)
+
+	problems := said.known()
+	d.mu.Lock()
+	d.problems = problems
+	d.mu.Unlock()
+	return targets
+}
+
 // take notes what one pod has become.
-func (d *Discoverer) take(g *targetgroup.Group, found map[string][]Target, where map[string]types.NamespacedName) {
+func (d *Discoverer) take(g *targetgroup.Group, found map[string]*candidate, where map[string]types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.nodes, where[g.Source])
@@ -210,10 +265,18 @@ func (d *Discoverer) take(g *targetgroup.Group, found map[string][]Target, where
 	if !p.running {
 		return
 	}
+	p.devices(d.informer.GetStore())
 	where[g.Source], d.nodes[p.NamespacedName] = p.NamespacedName, p.node
-	if targets := d.config.targets(p); len(targets) > 0 {
-		found[g.Source] = targets
+	if k := d.config.candidate(p); k != nil {
+		found[g.Source] = k
 	}
+}
+
+// Problems returns what of monitors is not followed, sorted by namespace, kind, name and field.
+func (d *Discoverer) Problems() []Problem {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.problems
 }
 
 // OnNode reports whether two pods run on one node.
@@ -222,18 +285,6 @@ func (d *Discoverer) OnNode(a, b types.NamespacedName) bool {
 	defer d.mu.RUnlock()
 	node := d.nodes[a]
 	return node != "" && node == d.nodes[b]
-}
-
-func flat[T any](lists func(yield func([]T) bool)) func(yield func(T) bool) {
-	return func(yield func(T) bool) {
-		for list := range lists {
-			for _, x := range list {
-				if !yield(x) {
-					return
-				}
-			}
-		}
-	}
 }
 
 func compare(a, b Target) int {

@@ -12,7 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
@@ -54,17 +57,26 @@ func (d told) next(t *testing.T) []Target {
 	}
 }
 
-func discovering(t *testing.T, config Config, client *fake.Clientset) told {
+func discovering(t *testing.T, config Config, client *fake.Clientset, monitors ...runtime.Object) told {
+	t.Helper()
+	dynamicClient := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		monitoring.WithResource("podmonitors"): "PodMonitorList", monitoring.WithResource("servicemonitors"): "ServiceMonitorList",
+	}, monitors...)
+	return discoveringWith(t, config, client, dynamicClient)
+}
+
+func discoveringWith(t *testing.T, config Config, client *fake.Clientset, dynamicClient dynamic.Interface) told {
 	t.Helper()
 	out := told{targets: make(chan []Target, 100)}
 	var err error
-	out.Discoverer, err = New(client, config, func(targets []Target) error {
+	out.Discoverer, err = New(client, dynamicClient, config, func(targets []Target) error {
 		out.targets <- targets
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	out.monitors.again = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { out.Run(ctx); close(done) }()

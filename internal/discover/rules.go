@@ -93,8 +93,19 @@ var (
 // plainPath is what a path may be made of that somebody else than the configuration names.
 var plainPath = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
 
-// targets returns where to scrape a pod.
-func (c *Config) targets(p *pod) []Target {
+// A candidate is a pod that may be scraped.
+type candidate struct {
+	*pod
+	// named are the targets of entries, which have the only say in a pod that they name.
+	named []Target
+	// found are the engines that it looks like.
+	found []finding
+	// open says that monitors may say where its engines serve their metrics.
+	open bool
+}
+
+// candidate returns what is to be known of a pod, or nil if it is not to be scraped.
+func (c *Config) candidate(p *pod) *candidate {
 	var out []Target
 	named := false
 	for i, e := range c.Entries {
@@ -106,24 +117,96 @@ func (c *Config) targets(p *pod) []Target {
 			out = add(out, p, Target{Exporter: e.Exporter, Entry: i}, e.Scheme, port, e.Path)
 		}
 	}
-	if named || c.Off || p.annotation(annotationScrape) == "false" || bystander(p) {
-		return out
+	switch {
+	case named && len(out) > 0:
+		return &candidate{pod: p, named: out}
+	case named, c.Off, p.annotation(annotationScrape) == "false", bystander(p):
+		return nil
 	}
-	for _, f := range discovered(p) {
+	k := &candidate{pod: p, found: discovered(p)}
+	k.open = p.annotated() == 0 && slices.ContainsFunc(p.containers, p.mayServe)
+	if len(k.found) == 0 && !k.open {
+		return nil
+	}
+	return k
+}
+
+// targets returns where to scrape a pod.
+func (c *Config) targets(k *candidate, s *said) []Target {
+	if k.named != nil {
+		return k.named
+	}
+	found := k.found
+	if k.open {
+		found = k.monitored(s.of(k.pod))
+	}
+	var out []Target
+	for _, f := range found {
 		switch {
-		case f.exporter == GPU && !slices.Contains(c.GPUNamespaces, p.Namespace),
-			f.exporter != GPU && c.Namespaces != nil && !slices.Contains(c.Namespaces, p.Namespace),
-			f.exporter != GPU && c.Selector != nil && !c.Selector.Matches(podLabels{p}):
+		case f.exporter == GPU && !slices.Contains(c.GPUNamespaces, k.Namespace),
+			f.exporter != GPU && c.Namespaces != nil && !slices.Contains(c.Namespaces, k.Namespace),
+			f.exporter != GPU && c.Selector != nil && !c.Selector.Matches(podLabels{k.pod}):
 			continue
 		}
-		out = add(out, p, Target{Exporter: f.exporter, Entry: -1}, f.scheme, f.port, f.path)
+		out = add(out, k.pod, Target{Exporter: f.exporter, Entry: -1}, f.scheme, f.port, f.path+f.query)
+	}
+	return out
+}
+
+// mayServe reports whether a container may be an engine: it looks like one, or it holds an accelerator or
+// is in a pod of a stack, and is not called like what stands beside engines. A monitor alone is not enough,
+// as in a cluster that has monitors most pods have one.
+func (p *pod) mayServe(c container) bool {
+	return lookOf(c) != nil || !c.helper && !beside.MatchString(c.name) && (c.accelerated || stackOf(p) != nil)
+}
+
+// monitored returns the engines of a pod as monitors say: their ports take the place of the one that was
+// found in the same container. What they say of other containers is not about engines.
+func (k *candidate) monitored(hints []hint) []finding {
+	var serving []string
+	for _, c := range k.containers {
+		if k.mayServe(c) {
+			serving = append(serving, c.name)
+		}
+	}
+	said := map[string][]finding{}
+	for _, h := range hints {
+		var name string
+		switch c, _ := k.declared(h.number); {
+		case c != nil && slices.Contains(serving, c.name):
+			name = c.name
+		case c == nil && len(serving) == 1:
+			name = serving[0]
+		default:
+			continue
+		}
+		f := finding{container: name, exporter: Engine, scheme: h.scheme, port: h.number, path: h.path}
+		if h.query != "" {
+			f.query = "?" + h.query
+		}
+		if i := slices.IndexFunc(k.found, func(f finding) bool { return f.container == name }); i >= 0 {
+			f.exporter = k.found[i].exporter // what it may speak for is not the monitor's to say
+		}
+		said[name] = append(said[name], f)
+	}
+	var out []finding
+	for _, f := range k.found {
+		if said[f.container] == nil {
+			out = append(out, f)
+		}
+	}
+	for _, name := range serving {
+		out = append(out, said[name]...)
 	}
 	return out
 }
 
 // add completes a target. On the network of a node only what the pod declares is its own.
 func add(to []Target, p *pod, t Target, scheme string, port int, path string) []Target {
-	if port < 1 || port > 65535 || p.host && !p.declares(port) {
+	if port < 1 || port > 65535 {
+		return to
+	}
+	if c, _ := p.declared(port); p.host && c == nil {
 		return to
 	}
 	path, query, _ := strings.Cut(path, "?")
@@ -167,10 +250,12 @@ func bystander(p *pod) bool {
 
 // finding is an engine in a pod.
 type finding struct {
-	exporter Exporter
-	scheme   string
-	port     int
-	path     string
+	container string
+	exporter  Exporter
+	scheme    string
+	port      int
+	path      string
+	query     string // with its ?
 }
 
 // discovered returns the engines that a pod looks like. One that says which port is the one has one.
@@ -248,7 +333,7 @@ func stackOf(p *pod) *stack {
 // where it is sure that it is an engine, the only one that it declares, or the usual one that it does
 // not declare. Without any it is 0.
 func (p *pod) found(c container, exporter Exporter, usual []int, path string, sure bool) finding {
-	f := finding{exporter: exporter, scheme: "http", path: path}
+	f := finding{container: c.name, exporter: exporter, scheme: "http", path: path}
 	of := func(x port) finding {
 		f.port = x.number
 		if strings.HasPrefix(x.name, "https") {

@@ -200,7 +200,7 @@ func liveAndDie(t *testing.T, namespace, name string) error {
 	if err != nil {
 		return err
 	}
-	pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, "127.0.0.1"
+	pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, "127.0.0.3"
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		return err
