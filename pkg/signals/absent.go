@@ -14,7 +14,7 @@ import (
 // partsLacking faults gauges of load that lack a part which another one of them has: an engine that has not
 // set it yet, or whose series got lost on the way. The sum of the other parts would be a low lie, unless
 // the part is known to be 0.
-func (r *Replica) partsLacking() {
+func (r *replica) partsLacking() {
 	gauges := []Canonical{Queue, Running, KVUsed}
 	faults := map[*stat]string{}
 	for _, c := range gauges {
@@ -40,7 +40,7 @@ func (r *Replica) partsLacking() {
 }
 
 // provenZeroIn reports whether the part of a gauge that is not there is 0, as others of the same part prove.
-func (r *Replica) provenZeroIn(m mapping, key string) bool {
+func (r *replica) provenZeroIn(m mapping, key string) bool {
 	for _, c := range m.zeroWith {
 		w := r.stats[c]
 		if w == nil || w.fault != "" {
@@ -55,7 +55,7 @@ func (r *Replica) provenZeroIn(m mapping, key string) bool {
 }
 
 // provenZero stands for a series that is absent where others prove that it is 0; nil where they do not.
-func (r *Replica) provenZero(m mapping) *stat {
+func (r *replica) provenZero(m mapping) *stat {
 	witnesses := m.zeroWith
 	switch {
 	case m.lazy:

@@ -49,7 +49,7 @@ type definition struct {
 	slo bool
 
 	// eval measures one replica; merge makes one result of what was measured of several.
-	eval  func(*Replica, args) Measure
+	eval  func(*replica, args) Measure
 	merge merger
 	roles roles
 

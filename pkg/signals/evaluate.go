@@ -36,7 +36,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		window time.Duration
 		where  string
 	}
-	replicas := map[key]*Replica{}
+	replicas := map[key]*replica{}
 	own := p.sorted(series, at)
 	out := make([]Measure, len(plans))
 	for i, pl := range plans {

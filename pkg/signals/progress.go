@@ -25,7 +25,7 @@ func (w work) String() string {
 	return fmt.Sprintf("%g waiting and %g running", w.waiting, w.running)
 }
 
-func (r *Replica) work() work {
+func (r *replica) work() work {
 	queue, reason := r.get(Queue)
 	if reason != "" {
 		return work{unknown: reason}
@@ -48,7 +48,7 @@ func (r *Replica) work() work {
 
 // lastStep is when any part of the engine was last seen to compute a token, and by which series; nil
 // when it never was.
-func (r *Replica) lastStep() (by *stat, t int64) {
+func (r *replica) lastStep() (by *stat, t int64) {
 	for _, c := range []Canonical{Generated, Prompt} {
 		st, reason := r.get(c)
 		if reason != "" || st.absent {
@@ -65,7 +65,7 @@ func (r *Replica) lastStep() (by *stat, t int64) {
 
 // told is until when a gauge says what there is: not since the last step while an engine may have left
 // it as it was then. What was before its first sample is not known.
-func (r *Replica) told(gauge []window.Sample) int64 {
+func (r *replica) told(gauge []window.Sample) int64 {
 	newest := gauge[len(gauge)-1].T
 	if r.engine.refresh == 0 {
 		return newest
@@ -80,7 +80,7 @@ func (r *Replica) told(gauge []window.Sample) int64 {
 
 // withoutToken is how long requests have been waiting or running while no token was generated; the
 // longest such time among the parts. It is measured from sample to sample, so it starts at 0.
-func (r *Replica) withoutToken() time.Duration {
+func (r *replica) withoutToken() time.Duration {
 	generated, reason := r.get(r.engine.progress())
 	if reason != "" {
 		return 0
@@ -102,7 +102,7 @@ func (r *Replica) withoutToken() time.Duration {
 // run that generate no token at all: those are being prefilled.
 //
 // Where first tokens are seen as requests finish only, somebody waits for certain while nobody leaves the queue.
-func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
+func (r *replica) withoutFirstToken(ttft *stat) time.Duration {
 	if r.engine.series[TTFT].atFinish {
 		return r.withoutScheduling(ttft)
 	}
@@ -127,7 +127,7 @@ func (r *Replica) withoutFirstToken(ttft *stat) time.Duration {
 // withoutScheduling is how long requests have been queued while none left the queue for the batch; the
 // longest such time among the parts. One has left it when there are more running ones than before, or
 // when one finished, in whose place another may run.
-func (r *Replica) withoutScheduling(queueTime *stat) time.Duration {
+func (r *replica) withoutScheduling(queueTime *stat) time.Duration {
 	running, reason := r.get(Running)
 	if reason != "" {
 		return 0
@@ -153,7 +153,7 @@ func (r *Replica) withoutScheduling(queueTime *stat) time.Duration {
 
 // withoutFinish is how long requests have been in the engine while none of them finished, and how many
 // they were at the beginning. Those have not finished, so it is a lower bound on their latency.
-func (r *Replica) withoutFinish(e2e *stat) (d time.Duration, held float64) {
+func (r *replica) withoutFinish(e2e *stat) (d time.Duration, held float64) {
 	var longest int64
 	for _, p := range e2e.parts {
 		came := observed(p)
@@ -210,7 +210,7 @@ type span struct{ since, until int64 }
 
 // busy returns since when, and until which newest sample, gauges of some parts have been above 0. What was
 // before a time without samples does not count: an engine that starts anew may not set them for long.
-func (r *Replica) busy(c Canonical, joint string) []span {
+func (r *replica) busy(c Canonical, joint string) []span {
 	st, reason := r.get(c)
 	if reason != "" {
 		return nil
@@ -234,7 +234,7 @@ func (r *Replica) busy(c Canonical, joint string) []span {
 // again for less than one; "" otherwise. The window is then mostly one of the stall: its low rate
 // would be the first answer after a time without any, which an HPA that has meanwhile forgotten its
 // recommendations follows at once.
-func (r *Replica) resumed(st *stat, counters ...[]window.Sample) string {
+func (r *replica) resumed(st *stat, counters ...[]window.Sample) string {
 	w := st.window.Milliseconds()
 	first := int64(math.MaxInt64)
 	for _, samples := range counters {
@@ -267,7 +267,7 @@ func (r *Replica) resumed(st *stat, counters ...[]window.Sample) string {
 
 // occupied reports whether requests waited, or ran, in some part at every sample from a time on
 // until before another.
-func (r *Replica) occupied(from, until int64) bool {
+func (r *replica) occupied(from, until int64) bool {
 	for _, c := range []Canonical{Queue, Running} {
 		st, reason := r.get(c)
 		if reason != "" {

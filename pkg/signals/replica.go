@@ -12,9 +12,9 @@ import (
 // the reason why it cannot. Which raw series count is told in found.go, how they become a stat in stat.go
 // and combine.go, whether that is fresh and whole in coverage.go, and what is not there in absent.go.
 
-// Replica holds the canonical series of one pod and one engine: one spelling of each, read once,
+// replica holds the canonical series of one pod and one engine: one spelling of each, read once,
 // of the parts that are alive.
-type Replica struct {
+type replica struct {
 	engine *Engine
 	at     At
 	stats  map[Canonical]*stat
@@ -29,8 +29,8 @@ type Replica struct {
 }
 
 // newReplica makes the stats of those series of an engine that the plan chooses.
-func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
-	r := &Replica{engine: e, at: at, ended: map[Canonical]bool{}, unlike: map[Canonical]bool{}}
+func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *replica {
+	r := &replica{engine: e, at: at, ended: map[Canonical]bool{}, unlike: map[Canonical]bool{}}
 	if e.own {
 		r.down = own.down
 	}
@@ -82,7 +82,7 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *Replica {
 }
 
 // of is the canonical series that the query at hand reads for c.
-func (r *Replica) of(c Canonical) Canonical {
+func (r *replica) of(c Canonical) Canonical {
 	if other, ok := r.instead[c]; ok {
 		return other
 	}
@@ -90,7 +90,7 @@ func (r *Replica) of(c Canonical) Canonical {
 }
 
 // get returns a canonical series that can be used, or why it cannot.
-func (r *Replica) get(c Canonical) (*stat, string) {
+func (r *replica) get(c Canonical) (*stat, string) {
 	st, ok := r.stats[c]
 	if !ok {
 		m, mapped := r.engine.series[c]
@@ -121,12 +121,12 @@ func (r *Replica) get(c Canonical) (*stat, string) {
 }
 
 // level folds the newest samples of a gauge.
-func (r *Replica) level(c Canonical, st *stat) float64 {
+func (r *replica) level(c Canonical, st *stat) float64 {
 	return r.fold(c, st, func(s []window.Sample) float64 { return s[len(s)-1].V })
 }
 
 // peak folds the highest samples of a gauge's window.
-func (r *Replica) peak(c Canonical, st *stat) float64 {
+func (r *replica) peak(c Canonical, st *stat) float64 {
 	return r.fold(c, st, func(s []window.Sample) float64 {
 		in := window.Since(s, s[len(s)-1].T-st.window.Milliseconds())
 		return slices.MaxFunc(in, func(a, b window.Sample) int { return cmp.Compare(a.V, b.V) }).V
@@ -134,7 +134,7 @@ func (r *Replica) peak(c Canonical, st *stat) float64 {
 }
 
 // fold makes one value of a gauge's parts; of says what each of their series counts for.
-func (r *Replica) fold(c Canonical, st *stat, of func([]window.Sample) float64) float64 {
+func (r *replica) fold(c Canonical, st *stat, of func([]window.Sample) float64) float64 {
 	if st.absent {
 		return 0
 	}

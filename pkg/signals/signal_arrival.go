@@ -25,7 +25,7 @@ var arrivalRate = definition{
 	target:   "Object, AverageValue: the requests per second that a replica sustains within its objectives; it knows nothing of how long they are",
 }
 
-func evalArrivalRate(r *Replica, _ args) Measure {
+func evalArrivalRate(r *replica, _ args) Measure {
 	if r.engine.has([]Canonical{Arrived}) {
 		return r.arrived()
 	}
@@ -34,7 +34,7 @@ func evalArrivalRate(r *Replica, _ args) Measure {
 
 // arrived is the rate where arrivals are counted. Whoever counts them does so whether the engine makes
 // progress or not, so that without growth nobody came.
-func (r *Replica) arrived() Measure {
+func (r *replica) arrived() Measure {
 	st, reason := r.get(Arrived)
 	if reason != "" {
 		return unknown(reason)
@@ -52,7 +52,7 @@ func (r *Replica) arrived() Measure {
 
 // arrivals is the rate as what became of those who arrived shows it. They wait; or they had their first
 // token; or they run without one, and then those that run are more than before, or one has finished.
-func (r *Replica) arrivals() Measure {
+func (r *replica) arrivals() Measure {
 	ttft, reason := r.get(TTFT)
 	if reason != "" {
 		return unknown(reason)
@@ -127,7 +127,7 @@ func (r *Replica) arrivals() Measure {
 
 // arrivalsOf is a lower bound on the arrivals per second in a part, over the samples of its counts of
 // first tokens.
-func (r *Replica) arrivalsOf(joint string, queue *stat, firsts [][]window.Sample) (perSecond float64, ok bool) {
+func (r *replica) arrivalsOf(joint string, queue *stat, firsts [][]window.Sample) (perSecond float64, ok bool) {
 	var tokens float64
 	for _, samples := range firsts {
 		d, ok := window.Increase(samples)

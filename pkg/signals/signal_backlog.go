@@ -37,7 +37,7 @@ var prefillBacklogSeconds = definition{
 	target:   "Object, AverageValue: the time to first token that is left for waiting; pair it with in-flight, as it is 0 at just enough replicas",
 }
 
-func evalPrefillBacklog(r *Replica, _ args) Measure {
+func evalPrefillBacklog(r *replica, _ args) Measure {
 	levels, out := r.levels(Queue)
 	if !out.HasValue || levels[0] == 0 {
 		return out.with(0)
@@ -78,7 +78,7 @@ func evalPrefillBacklog(r *Replica, _ args) Measure {
 }
 
 // unlearned answers what cannot be estimated of a replica in which requests wait.
-func (r *Replica) unlearned(out Measure, reason string) Measure {
+func (r *replica) unlearned(out Measure, reason string) Measure {
 	if out.State == Stalled {
 		out.HasValue, out.LowerBound = false, false
 		return out

@@ -63,7 +63,7 @@ var demandReplicas = definition{
 	target:   "Object, AverageValue 850m; pair it with inflight_requests, for as long as the model is not known",
 }
 
-func evalDemand(r *Replica, a args) Measure {
+func evalDemand(r *replica, a args) Measure {
 	var used []*stat
 	for _, c := range demandNeeds {
 		st, reason := r.get(c)
@@ -181,7 +181,7 @@ func (l demandLoad) none() bool {
 }
 
 // load is what was asked of the replica, or why that is not known.
-func (r *Replica) load(a args) (demandLoad, string) {
+func (r *replica) load(a args) (demandLoad, string) {
 	get := func(c Canonical) *stat {
 		st, reason := r.get(c)
 		if reason != "" {
@@ -255,7 +255,7 @@ type reach struct {
 
 // back returns the samples of a window; ok is false when they do not go back so far, although the replica
 // does.
-func (r *Replica) back(samples []window.Sample, newest int64, w, interval time.Duration) (out reach, ok bool) {
+func (r *replica) back(samples []window.Sample, newest int64, w, interval time.Duration) (out reach, ok bool) {
 	from, half := newest-w.Milliseconds(), interval.Milliseconds()/2
 	out = reach{samples: window.Since(samples, from-half), scale: 1}
 	if len(out.samples) == 0 {
@@ -290,7 +290,7 @@ func (in reach) growth() (delta float64, ok bool) {
 
 // grown is how much counters grew in a window; those of a pod that started in it count from 0. ok is
 // false when the samples do not reach back so far.
-func (r *Replica) grown(st *stat, w time.Duration) (delta float64, ok bool) {
+func (r *replica) grown(st *stat, w time.Duration) (delta float64, ok bool) {
 	if st == nil {
 		return 0, false
 	}
@@ -311,7 +311,7 @@ func (r *Replica) grown(st *stat, w time.Duration) (delta float64, ok bool) {
 }
 
 // arrivedIn is how many requests had their first token in a window, or joined the queue.
-func (r *Replica) arrivedIn(ttft, queue *stat, w time.Duration) (n float64, ok bool) {
+func (r *replica) arrivedIn(ttft, queue *stat, w time.Duration) (n float64, ok bool) {
 	for _, p := range ttft.parts {
 		in, ok := r.back(countOf(p.buckets), p.newest, w, ttft.interval)
 		if !ok {
@@ -336,7 +336,7 @@ func (r *Replica) arrivedIn(ttft, queue *stat, w time.Duration) (n float64, ok b
 
 // rejectedIn is how many requests were turned away in a window. The series of a reason may begin with the
 // first of them: then it counts from 0, if that of the first tokens is older.
-func (r *Replica) rejectedIn(rejected, ttft *stat, w time.Duration) (n float64) {
+func (r *replica) rejectedIn(rejected, ttft *stat, w time.Duration) (n float64) {
 	if rejected == nil {
 		return 0
 	}
@@ -366,7 +366,7 @@ func (p *part) counters() [][]window.Sample {
 }
 
 // mean is the mean of a gauge's samples in a window, folded.
-func (r *Replica) mean(c Canonical, st *stat, w time.Duration) float64 {
+func (r *replica) mean(c Canonical, st *stat, w time.Duration) float64 {
 	return r.fold(c, st, func(samples []window.Sample) float64 {
 		in := window.Since(samples, samples[len(samples)-1].T-w.Milliseconds())
 		var sum float64
@@ -425,7 +425,7 @@ func (st *stat) squares(n float64) float64 {
 // observe is what a core of the replica did in the last minute, on average, to be learned from; nil when
 // the minute is not whole, or has a restart or a stall in it, and where the query chooses a part of what
 // the replica does.
-func (r *Replica) observe() *capacity.Observation {
+func (r *replica) observe() *capacity.Observation {
 	steps, reason := r.get(Steps)
 	if reason != "" || steps.absent || len(r.unlike) > 0 {
 		return nil
@@ -488,7 +488,7 @@ func steady(in []window.Sample, from int64, interval time.Duration) bool {
 }
 
 // halted reports whether for some time of a window no token came in some part while requests ran.
-func (r *Replica) halted(running *stat, w time.Duration) bool {
+func (r *replica) halted(running *stat, w time.Duration) bool {
 	generated, _ := r.get(Generated)
 	for _, p := range generated.parts {
 		for _, samples := range p.series {

@@ -76,8 +76,8 @@ type verdict struct {
 }
 
 // judged makes an eval of what is to be made of a verdict, and of the value of idleness.
-func judged(idle float64, of func(verdict) Measure) func(*Replica, args) Measure {
-	return func(r *Replica, p args) Measure {
+func judged(idle float64, of func(verdict) Measure) func(*replica, args) Measure {
+	return func(r *replica, p args) Measure {
 		v := r.judge(p)
 		if v.finished == 0 { // there is none, or nothing to judge
 			if v.HasValue {
@@ -94,7 +94,7 @@ func judged(idle float64, of func(verdict) Measure) func(*Replica, args) Measure
 	}
 }
 
-func missRate(r *Replica, p args) Measure {
+func missRate(r *replica, p args) Measure {
 	v := r.judge(p)
 	if v.State != Value && v.State != Idle {
 		return v.Measure
@@ -119,12 +119,12 @@ func missRate(r *Replica, p args) Measure {
 }
 
 // boundless answers a lower bound that is not 0, but not known.
-func (r *Replica) boundless() Measure {
+func (r *replica) boundless() Measure {
 	return unknown("how many requests were in the engine when the window began, and may have missed slo.ttft before, is not known: " + r.work().unknown)
 }
 
 // judge counts the good requests of the window. Without any that finished it holds what to answer then.
-func (r *Replica) judge(p args) verdict {
+func (r *replica) judge(p args) verdict {
 	e2e, reason := r.get(E2E)
 	if reason != "" {
 		return verdict{Measure: unknown(reason)}
@@ -173,7 +173,7 @@ func (r *Replica) judge(p args) verdict {
 }
 
 // goodOf bounds the good requests of one part.
-func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duration, slo SLO) (bounds, string) {
+func (r *replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duration, slo SLO) (bounds, string) {
 	// The histograms may have been fetched one scrape apart: compare them up to the same instant.
 	until := int64(math.MaxInt64)
 	for _, st := range hists {
@@ -235,7 +235,7 @@ func (r *Replica) goodOf(joint string, hists map[Canonical]*stat, w time.Duratio
 // long is well before its finish: so misses are looked for over the window and the longest decode
 // before it. Where the samples do not reach back so far, or where it is less, whatever was in the
 // engine when the window began may have missed.
-func (r *Replica) firstTokensOf(joint string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration, finished float64) (missed, met float64, ok bool) {
+func (r *replica) firstTokensOf(joint string, buckets []window.BucketSeries, from int64, decode time.Duration, limit time.Duration, finished float64) (missed, met float64, ok bool) {
 	h, _, ok := window.Increases(buckets, from)
 	if !ok {
 		return 0, 0, false
@@ -272,7 +272,7 @@ func sampleBefore(buckets []window.BucketSeries, t int64) (int64, bool) {
 
 // inEngineAt is how many requests were in a part at the newest sample not after t, or at its oldest.
 // Unknown gauges bound nothing.
-func (r *Replica) inEngineAt(joint string, t int64) float64 {
+func (r *replica) inEngineAt(joint string, t int64) float64 {
 	var sum float64
 	for _, c := range []Canonical{Queue, Running} {
 		st, _ := r.get(c)

@@ -23,9 +23,9 @@ type latency struct {
 	waits func(work) bool
 	// without is how long nothing came though it was waited for, and how many requests that is a bound
 	// for; 0 where what the replica counted before is taken to have become as slow.
-	without func(*Replica, *stat) (d time.Duration, held float64)
+	without func(*replica, *stat) (d time.Duration, held float64)
 	// hidden says why with nothing observed there may be something all the same; "" otherwise.
-	hidden func(*Replica, *stat, work) string
+	hidden func(*replica, *stat, work) string
 	// seen names what is observed, and event what comes while there is progress, in messages.
 	seen, event string
 	// top is the highest bound of the shortest layout that an engine has ever had, in seconds.
@@ -38,15 +38,15 @@ var latencies = []latency{
 		name: "ttft", top: 10, canonical: TTFT, help: "Time to first token", observed: "the first token", seen: "first token", event: "first token",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
-		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutFirstToken(st), 0 },
-		hidden:  func(r *Replica, _ *stat, w work) string { return r.unheard(w) },
+		without: func(r *replica, st *stat) (time.Duration, float64) { return r.withoutFirstToken(st), 0 },
+		hidden:  func(r *replica, _ *stat, w work) string { return r.unheard(w) },
 	},
 	{
 		name: "queue_time", top: 30, canonical: QueueTime, help: "Time from arrival until a request is scheduled", observed: "the finish", seen: "finished request", event: "request from the queue",
 		overload: "rises without limit", roles: oneRole,
 		waits:   func(w work) bool { return w.waiting > 0 },
-		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.withoutScheduling(st), 0 },
-		hidden: func(r *Replica, _ *stat, w work) string {
+		without: func(r *replica, st *stat) (time.Duration, float64) { return r.withoutScheduling(st), 0 },
+		hidden: func(r *replica, _ *stat, w work) string {
 			if queue, reason := r.get(Queue); reason == "" && w.waiting == 0 && w.running > 0 && r.peak(Queue, queue) > 0 {
 				return "how long those waited that run is counted when they finish"
 			}
@@ -57,8 +57,8 @@ var latencies = []latency{
 		name: "tpot", top: 2.5, canonical: TPOT, help: "Mean time per output token of a request", observed: "the finish", seen: "finished request", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
-		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
-		hidden: func(r *Replica, st *stat, w work) string {
+		without: func(r *replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
+		hidden: func(r *replica, st *stat, w work) string {
 			if w.running > 0 && r.tokenless(st) == 0 {
 				return cmp.Or(r.unheard(w), "what those take that run is counted when they finish")
 			}
@@ -69,8 +69,8 @@ var latencies = []latency{
 		name: "itl", top: 2.5, canonical: ITL, help: "Time between two outputs of a request", observed: "each output, however many tokens it has", seen: "second output", event: "token",
 		overload: "rises until the batch is full", roles: decodeRole,
 		waits:   func(w work) bool { return w.running > 0 },
-		without: func(r *Replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
-		hidden: func(r *Replica, st *stat, w work) string {
+		without: func(r *replica, st *stat) (time.Duration, float64) { return r.tokenless(st), 0 },
+		hidden: func(r *replica, st *stat, w work) string {
 			if w.running > 0 && r.tokenless(st) == 0 {
 				return cmp.Or(r.unheard(w), "whether those that run will have one is not known")
 			}
@@ -81,8 +81,8 @@ var latencies = []latency{
 		name: "e2e_latency", top: 60, canonical: E2E, help: "Time from arrival to the finish of a request", observed: "the finish", seen: "finish", event: "finish",
 		overload: "rises without limit", roles: decodeRole,
 		waits:   func(w work) bool { return w.waiting > 0 || w.running > 0 },
-		without: (*Replica).withoutFinish,
-		hidden:  func(*Replica, *stat, work) string { return "" },
+		without: (*replica).withoutFinish,
+		hidden:  func(*replica, *stat, work) string { return "" },
 	},
 }
 
@@ -123,7 +123,7 @@ func latencyQuantiles() []definition {
 	return out
 }
 
-func (l latency) eval(r *Replica, p args) Measure {
+func (l latency) eval(r *replica, p args) Measure {
 	st, reason := r.get(l.canonical)
 	if reason != "" {
 		return unknown(reason)
@@ -180,7 +180,7 @@ func (l latency) eval(r *Replica, p args) Measure {
 }
 
 // unheard says that it cannot be told whether the running requests have had a token; "" when it can.
-func (r *Replica) unheard(w work) string {
+func (r *replica) unheard(w work) string {
 	if _, reason := r.get(r.engine.progress()); w.running > 0 && reason != "" {
 		return "whether the running requests have had theirs is not known: " + reason
 	}
@@ -188,7 +188,7 @@ func (r *Replica) unheard(w work) string {
 }
 
 // tokenless is withoutToken, once it is longer than a long prefill takes.
-func (r *Replica) tokenless(st *stat) time.Duration {
+func (r *replica) tokenless(st *stat) time.Duration {
 	if d := r.withoutToken(); d > st.freshFor() {
 		return d
 	}

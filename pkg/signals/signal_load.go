@@ -94,8 +94,8 @@ var saturation = definition{
 // A gauge that comes and goes is 0 at any instant, and only because an HPA remembers its
 // recommendations it does not follow each of them. After an outage it may remember none: for the
 // time of a window the gauge then answers its highest value in it.
-func levelOf(cs ...Canonical) func(*Replica, args) Measure {
-	return func(r *Replica, _ args) Measure {
+func levelOf(cs ...Canonical) func(*replica, args) Measure {
+	return func(r *replica, _ args) Measure {
 		var sum float64
 		levels, out := r.levels(cs...)
 		for _, v := range levels {
@@ -106,7 +106,7 @@ func levelOf(cs ...Canonical) func(*Replica, args) Measure {
 }
 
 // levels reads gauges that are to be made one: a value for each, and the Measure that they go into.
-func (r *Replica) levels(cs ...Canonical) ([]float64, Measure) {
+func (r *replica) levels(cs ...Canonical) ([]float64, Measure) {
 	levels := make([]float64, len(cs))
 	var stats []*stat
 	var described time.Duration
@@ -156,7 +156,7 @@ func (m Measure) with(v float64) Measure {
 	return m
 }
 
-func evalKVCacheUsage(r *Replica, _ args) Measure {
+func evalKVCacheUsage(r *replica, _ args) Measure {
 	levels, out := r.levels(KVUsed)
 	out = out.with(levels[0])
 	out.weight = 0
@@ -168,7 +168,7 @@ func evalKVCacheUsage(r *Replica, _ args) Measure {
 }
 
 // evalKVCacheTokensFree does not take a cache without requests for idle: what is free is a value.
-func evalKVCacheTokensFree(r *Replica, _ args) Measure {
+func evalKVCacheTokensFree(r *replica, _ args) Measure {
 	levels, out := r.levels(KVCapacity, KVUsed)
 	if !out.HasValue {
 		return out
@@ -178,7 +178,7 @@ func evalKVCacheTokensFree(r *Replica, _ args) Measure {
 	return out
 }
 
-func evalSaturation(r *Replica, p args) Measure {
+func evalSaturation(r *replica, p args) Measure {
 	levels, out := r.levels(Queue, KVUsed)
 	return out.with(max(levels[0]/p.Full.Queue, levels[1]/p.Full.KV))
 }

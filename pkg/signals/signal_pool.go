@@ -62,7 +62,7 @@ var poolSaturation = definition{
 
 // evalPoolSaturation leaves out pickers that see no replica. These answer 1, be it that the pool is empty,
 // which is no load, or that they are standbys that know nothing of it.
-func evalPoolSaturation(r *Replica, _ args) Measure {
+func evalPoolSaturation(r *replica, _ args) Measure {
 	st, reason := r.get(PoolSaturation)
 	if reason != "" {
 		return unknown(reason)
@@ -94,7 +94,7 @@ func evalPoolSaturation(r *Replica, _ args) Measure {
 
 // evalPoolArrivalRate adds the growth of what is held to what left: while requests are held those that
 // leave are the capacity, and not the load.
-func evalPoolArrivalRate(r *Replica, _ args) Measure {
+func evalPoolArrivalRate(r *replica, _ args) Measure {
 	left, reason := r.get(PoolLeft)
 	if reason != "" {
 		return unknown(reason)
@@ -128,7 +128,7 @@ func evalPoolArrivalRate(r *Replica, _ args) Measure {
 
 // heldGrowth is by how much what is held grew in the window, per second. A flow that came up in it, after
 // its picker was read already, was 0 before.
-func (r *Replica) heldGrowth(held *stat) float64 {
+func (r *replica) heldGrowth(held *stat) float64 {
 	ready, _ := r.get(PoolReady)
 	var sum float64
 	for _, p := range held.parts {

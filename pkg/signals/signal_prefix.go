@@ -24,7 +24,7 @@ var prefixCacheHitRatio = definition{
 	target:   "no: it says how well requests are spread, and nothing of how many there are",
 }
 
-func evalPrefixCacheHitRatio(r *Replica, _ args) Measure {
+func evalPrefixCacheHitRatio(r *replica, _ args) Measure {
 	queries, reason := r.get(PrefixQueries)
 	if reason != "" {
 		return unknown(reason)

@@ -67,8 +67,8 @@ var preemptionRate = definition{
 
 // rateOf is the growth of a counter per second. waits says what work it is that the counter must
 // count for; while there is such work and nothing is counted, the rate is not known to be 0.
-func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
-	return func(r *Replica, _ args) Measure {
+func rateOf(c Canonical, waits func(work) bool) func(*replica, args) Measure {
+	return func(r *replica, _ args) Measure {
 		st, reason := r.get(c)
 		if reason != "" {
 			return unknown(reason)
@@ -97,7 +97,7 @@ func rateOf(c Canonical, waits func(work) bool) func(*Replica, args) Measure {
 
 // chosen reports whether the query takes some of what a counter tells apart: that none of it is counted
 // is a finding as long as tokens come, whoever is in the engine.
-func (r *Replica) chosen(c Canonical) bool {
+func (r *replica) chosen(c Canonical) bool {
 	_, reason := r.get(Generated)
 	return reason == "" && slices.ContainsFunc(r.keys, func(k string) bool { return slices.Contains(r.engine.series[c].within, k) })
 }
@@ -129,7 +129,7 @@ func seconds(samples []window.Sample) float64 {
 
 // stuck answers a rate while no token is generated though requests are there: without a value, as
 // with every scrape less of the window would be of the time before.
-func (r *Replica) stuck(st *stat) (Measure, bool) {
+func (r *replica) stuck(st *stat) (Measure, bool) {
 	stalled := r.withoutToken()
 	if stalled <= st.freshFor() {
 		return Measure{}, false
@@ -143,14 +143,14 @@ func (r *Replica) stuck(st *stat) (Measure, bool) {
 }
 
 // nothingFinished answers a rate of finished requests of which there was none.
-func (r *Replica) nothingFinished(st *stat) Measure {
+func (r *replica) nothingFinished(st *stat) Measure {
 	return r.noneCounted(st, func(w work) bool { return w.waiting > 0 || w.running > 0 })
 }
 
 // noneCounted answers a rate of what did not happen. With nothing to do that is a rate of 0. With work
 // it must be counted for it says nothing: that may be long, or the engine may hang, and a 0 would scale
 // it down.
-func (r *Replica) noneCounted(st *stat, waits func(work) bool) Measure {
+func (r *replica) noneCounted(st *stat, waits func(work) bool) Measure {
 	w := r.work()
 	out := Measure{Result: Result{State: Idle, HasValue: true, Time: readAt(st), Window: st.window}}
 	switch {
