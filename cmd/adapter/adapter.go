@@ -18,6 +18,7 @@ import (
 	apimetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/metrics"
 
 	"github.com/inference-metrics/adapter/internal/collect"
+	"github.com/inference-metrics/adapter/internal/discover"
 	"github.com/inference-metrics/adapter/internal/kube"
 	"github.com/inference-metrics/adapter/internal/pods"
 	"github.com/inference-metrics/adapter/internal/slo"
@@ -33,6 +34,8 @@ type adapter struct {
 	metrics []prom.Collector
 	// feeds run beside the server, and bring what it answers from.
 	feeds []func(context.Context) error
+	// found follows the cluster for targets; nil if nothing is to be found.
+	found *discover.Discoverer
 }
 
 // newAdapter wires the whole program.
@@ -136,7 +139,7 @@ func (a *adapter) newSource(c *completed, client kubernetes.Interface) (source.S
 		return nil, nil, err
 	}
 	a.feeds = append(a.feeds, s.Run)
-	if found == nil {
+	if a.found = found; found == nil {
 		return s, nil, nil
 	}
 	return s, []mirror{found}, nil

@@ -5,6 +5,7 @@ import (
 
 	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/config"
+	"github.com/inference-metrics/adapter/internal/discover"
 	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/scrape"
 	"github.com/inference-metrics/adapter/internal/status"
@@ -19,6 +20,9 @@ func (a *adapter) showStatus(c *completed, src source.Source, collector *collect
 	if s, ok := src.(*scrape.Source); ok {
 		show.Targets = func() []status.Target { return targetsOf(s.Status()) }
 	}
+	if a.found != nil {
+		show.Monitors = func() []status.Monitor { return monitorsOf(a.found.Problems()) }
+	}
 	if c.file != nil {
 		show.File = func() status.File { return fileOf(c.file.Status()) }
 	}
@@ -29,6 +33,14 @@ func targetsOf(all []scrape.TargetStatus) []status.Target {
 	out := make([]status.Target, len(all))
 	for i, t := range all {
 		out[i] = status.Target(t)
+	}
+	return out
+}
+
+func monitorsOf(all []discover.Problem) []status.Monitor {
+	out := make([]status.Monitor, len(all))
+	for i, p := range all {
+		out[i] = status.Monitor(p)
 	}
 	return out
 }

@@ -21,7 +21,7 @@ const maxPage = 1_000_000
 var states = []string{"value", "idle", "stalled", "unknown"}
 
 // The tables, each of which has pages of its own.
-var tables = []string{"targets", "queries", "workloads", "pods"}
+var tables = []string{"targets", "monitors", "queries", "workloads", "pods"}
 
 // filter says what is shown of everything.
 type filter struct {

@@ -24,6 +24,7 @@ type page struct {
 	Source    sourceView    `json:"source"`
 	Config    *configView   `json:"config,omitempty"`
 	Targets   targetsView   `json:"targets"`
+	Monitors  monitorsView  `json:"monitors"`
 	Queries   queriesView   `json:"queries"`
 	Workloads workloadsView `json:"workloads"`
 	Pods      podsView      `json:"pods"`
@@ -79,6 +80,21 @@ type targetRow struct {
 	TookSeconds float64   `json:"tookSeconds"`
 }
 
+// monitorsView holds what of monitors is not followed.
+type monitorsView struct {
+	Total int          `json:"total"`
+	Rows  []monitorRow `json:"rows"`
+	Pages
+}
+
+type monitorRow struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Field     string `json:"field"`
+	Reason    string `json:"reason"`
+}
+
 type queriesView struct {
 	Total int        `json:"total"`
 	Rows  []queryRow `json:"rows"`
@@ -127,13 +143,14 @@ type valueRow struct {
 func (h *handler) page(f filter, now time.Time) page {
 	snapshot := h.Collector.Snapshot()
 	p := page{
-		Adapter: adapterView{Version: clean(h.Version), Host: clean(h.Host), Now: now.UTC()},
-		Filter:  f,
-		Source:  sourceOf(snapshot, now),
-		Targets: h.targets(f, now),
-		Queries: h.queries(f),
-		Style:   template.CSS(styleText),
-		JSON:    f.query("format", "json"),
+		Adapter:  adapterView{Version: clean(h.Version), Host: clean(h.Host), Now: now.UTC()},
+		Filter:   f,
+		Source:   sourceOf(snapshot, now),
+		Targets:  h.targets(f, now),
+		Monitors: h.monitors(f),
+		Queries:  h.queries(f),
+		Style:    template.CSS(styleText),
+		JSON:     f.query("format", "json"),
 	}
 	if h.File != nil {
 		c := h.File()
@@ -190,6 +207,25 @@ func (h *handler) targets(f filter, now time.Time) targetsView {
 		v.Rows = append(v.Rows, row)
 	}
 	v.Pages = f.around("targets", w)
+	return v
+}
+
+func (h *handler) monitors(f filter) monitorsView {
+	v := monitorsView{Rows: []monitorRow{}}
+	if h.Config.Monitors == nil {
+		return v
+	}
+	w := f.window("monitors")
+	for _, m := range h.Config.Monitors() {
+		if !f.of(m.Namespace) {
+			continue
+		}
+		v.Total++
+		if w.takes() {
+			v.Rows = append(v.Rows, monitorRow{Kind: word(m.Kind), Namespace: word(m.Namespace), Name: word(m.Name), Field: clean(m.Field), Reason: clean(m.Reason)})
+		}
+	}
+	v.Pages = f.around("monitors", w)
 	return v
 }
 

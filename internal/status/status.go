@@ -40,6 +40,13 @@ type Target struct {
 	Took           time.Duration
 }
 
+// Monitor is something that a PodMonitor or a ServiceMonitor says, and that is not followed.
+type Monitor struct {
+	Kind, Namespace, Name string
+	Field                 string // which says it
+	Reason                string // why it is not followed
+}
+
 // File is the configuration file.
 type File struct {
 	Name, Hash string
@@ -71,6 +78,8 @@ type Config struct {
 	Objects       Objects
 	// Targets returns the targets of a source that scrapes; nil for another source.
 	Targets func() []Target
+	// Monitors returns what of monitors is not followed; nil for a source that finds no targets itself.
+	Monitors func() []Monitor
 	// File returns what became of the configuration file; nil without one.
 	File func() File
 }

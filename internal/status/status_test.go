@@ -158,6 +158,9 @@ func TestPage(t *testing.T) {
 	c.Targets = func() []Target {
 		return []Target{{Namespace: "chat", Pod: "vllm-0", URL: "http://10.0.0.1:8000/metrics", Up: true, Scraped: time.Now()}, {Namespace: "chat", Pod: "vllm-1", URL: "http://10.0.0.2:8000/metrics", Reason: "connection refused", Scraped: time.Now()}}
 	}
+	c.Monitors = func() []Monitor {
+		return []Monitor{{"PodMonitor", "batch", "m", "spec.selector", "it is missing"}, {"PodMonitor", "chat", "m", "spec.podMetricsEndpoints[0].basicAuth", "needs credentials"}}
+	}
 	c.File = func() File {
 		return File{Name: "config.yaml", Hash: strings.Repeat("0a", 32), Err: errors.New("window: 1s is outside"), Restart: []string{"kinds"}}
 	}
@@ -168,6 +171,12 @@ func TestPage(t *testing.T) {
 	}
 	if p.Targets.Up != 1 || p.Targets.Down != 1 || len(p.Targets.Rows) != 2 || p.Targets.Rows[1].Reason != "connection refused" || p.Targets.Rows[1].State != "down" {
 		t.Errorf("targets: %+v", p.Targets)
+	}
+	if diff := cmp.Diff([]monitorRow{{"PodMonitor", "chat", "m", "spec.podMetricsEndpoints[0].basicAuth", "needs credentials"}}, p.Monitors.Rows); diff != "" || p.Monitors.Total != 1 {
+		t.Errorf("monitors (-want +got):\n%s", diff)
+	}
+	if html := get(t, c, "", "text/html").Body.String(); !strings.Contains(html, "2 not followed") || !strings.Contains(html, "<code>spec.podMetricsEndpoints[0].basicAuth</code>") {
+		t.Errorf("the page does not say what of monitors is not followed: %s", html)
 	}
 	if p.Queries.Total != 2 || p.Queries.Rows[1].Query != "vllm_queue_depth" || !p.Queries.Rows[1].HPA || p.Queries.Rows[1].Asked {
 		t.Errorf("queries: %+v", p.Queries)
@@ -344,6 +353,7 @@ func TestHostileTexts(t *testing.T) {
 		groups := objects{names: []string{text}, results: map[string]signals.Result{text: {Reason: text}}}
 		c.Groups, c.Objects = groups, groups
 		c.Targets = func() []Target { return []Target{{Namespace: text, Pod: text, URL: text, Reason: text}} }
+		c.Monitors = func() []Monitor { return []Monitor{{text, text, text, text, text}} }
 		c.File = func() File { return File{Name: text, Hash: strings.Repeat("0", 64), Err: errors.New(text)} }
 		for _, accept := range []string{"text/html", "application/json"} {
 			body := get(t, c, "", accept).Body.String()
