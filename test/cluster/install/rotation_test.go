@@ -68,9 +68,9 @@ func (i *install) startLoad(t *testing.T) *load {
 	return l
 }
 
-// testRotation has certificates replaced because it is time, and because the Secret is deleted or spoiled,
-// while requests are made: none of them fails.
-func (i *install) testRotation(t *testing.T, adapters []*cluster.Adapter, l *load) {
+// testRotation has certificates replaced because it is time, though who made them is gone, and because the
+// Secret is deleted or spoiled, while requests are made: none of them fails.
+func (i *install) testRotation(t *testing.T, leader *cluster.Adapter, adapters []*cluster.Adapter, l *load) {
 	secrets := i.cluster.Client.CoreV1().Secrets(cluster.AdapterNamespace)
 	replaced := func(what string) {
 		t.Helper()
@@ -94,7 +94,12 @@ func (i *install) testRotation(t *testing.T, adapters []*cluster.Adapter, l *loa
 			return nil
 		})
 	}
-	replaced("it is time")
+	led := i.holder(t)
+	leader.Kill()
+	replaced("it is time, and another leads")
+	if leads := i.holder(t); leads == led {
+		t.Errorf("a certificate was replaced, and who was killed still leads: %s", leads)
+	}
 	for _, spoil := range []struct {
 		what string
 		do   func() error
@@ -124,4 +129,17 @@ func (i *install) testRotation(t *testing.T, adapters []*cluster.Adapter, l *loa
 		t.Errorf("of %d requests while certificates were replaced, %d failed, such as %.20q", l.asked.Load(), len(l.failed), l.failed[:min(10, len(l.failed))])
 	}
 	t.Logf("%d requests", l.asked.Load())
+}
+
+// holder is who makes certificates.
+func (i *install) holder(t *testing.T) string {
+	t.Helper()
+	lease, err := i.cluster.Client.CoordinationV1().Leases(cluster.AdapterNamespace).Get(t.Context(), secret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		t.Fatalf("nobody leads: %+v", lease.Spec)
+	}
+	return *lease.Spec.HolderIdentity
 }
