@@ -39,7 +39,7 @@ unit: verify ## The quick part: unit tests, lint, generated files
 	go test ./...
 
 .PHONY: test
-test: deps unit fuzz-briefly lint-cluster test-demo test-browser test-image test-cluster ## Everything that CI runs, installing what it needs
+test: deps unit vuln licences fuzz-briefly lint-cluster test-demo test-browser test-image test-cluster ## Everything that CI runs, installing what it needs
 
 # Never from go's test cache, which does not see the programs that these tests build and run.
 .PHONY: test-cluster
@@ -97,6 +97,20 @@ bench: bin/benchstat ## Benchmarks of a request and of a collection tick, as ben
 	go test -run '^$$' -bench . -benchmem -count $(BENCH_COUNT) ./pkg/provider ./internal/collect | tee artifacts/bench.txt
 	@echo; echo 'Copy everything below into a pull request that claims or costs speed:'; echo
 	@bin/benchstat artifacts/bench.txt
+
+##@ Supply chain
+
+.PHONY: vuln
+vuln: bin/govulncheck ## Known vulnerabilities of what the programs link
+	hack/vuln.sh
+
+# A library with another license needs a decision, and then a place in this list.
+LICENCES := Apache-2.0,MIT,BSD-2-Clause,BSD-3-Clause,ISC,MPL-2.0
+.PHONY: licences
+licences: bin/go-licenses ## Licences of what the programs link
+	@bin/go-licenses check ./cmd/... --allowed_licenses=$(LICENCES) 2>&1 | \
+	  { grep -vE '^W|\.s$$' || true; } # it cannot read assembly, which has the licence of its package
+	@echo 'licences: those of the libraries that the programs link are all allowed'
 
 ##@ A control plane to play with
 
@@ -160,7 +174,7 @@ deps: ## Install the Debian packages that the tests need, where they are missing
 
 # Tools are pinned in a module of their own, which keeps them out of the adapter's go.mod.
 bin/%: tools/go.mod tools/go.sum
-	GOBIN=$(CURDIR)/bin go -C tools install $$(go -C tools list tool | grep '/$*$$')
+	GOBIN=$(CURDIR)/bin go -C tools install $$(go -C tools list tool | grep -E '/$*(/v[0-9]+)?$$')
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -11,6 +11,7 @@ need busybox busybox-static   # a shell for the image's builder stage
 need chromium chromium        # looks at the status page
 need curl curl                # the demo asks the API with it
 need gcc gcc                  # the race detector and etcd's and Prometheus's cgo parts
+need jq jq                    # reads what the check of vulnerabilities finds, and lists of parts
 need openssl openssl          # the adapter's serving certificate
 
 ((${#missing[@]})) || exit 0
