@@ -61,7 +61,7 @@ func TestGoodConfigs(t *testing.T) {
 			c.Scrape = Scrape{
 				Given: true, Interval: 10 * time.Second, Timeout: 4 * time.Second,
 				Discovery: discover.Config{
-					Namespaces: []string{"chat", "batch"}, Selector: app("tier in (gold)"), GPUNamespaces: []string{},
+					Namespaces: []string{"chat", "batch"}, Selector: app("tier in (gold)"), GPUNamespaces: []string{}, MonitorNamespaces: []string{"monitoring"},
 					Entries: []discover.Entry{
 						{Namespace: "chat", Selector: app("app=mine"), Port: "api", Path: "/m?model=x", Scheme: "https", Exporter: discover.Engine},
 						{Selector: app("app=exporter"), Port: "9400", Path: "/metrics", Scheme: "http", Exporter: discover.GPU},
@@ -110,7 +110,7 @@ func selectorOf(t *testing.T, text string) labels.Selector {
 const (
 	allFields = "there are window, windows, slo.ttft, slo.tpot, slo.e2e, saturation.queue, saturation.kv, objectives[].namespace, objectives[].selector, " +
 		"objectives[].slo.ttft, objectives[].slo.tpot, objectives[].slo.e2e, kinds, roleLabels, podLabels[].namespace, podLabels[].pod, " +
-		"scrape.interval, scrape.timeout, scrape.discovery.enabled, scrape.discovery.namespaces, scrape.discovery.selector, scrape.discovery.gpuNamespaces, " +
+		"scrape.interval, scrape.timeout, scrape.discovery.enabled, scrape.discovery.namespaces, scrape.discovery.selector, scrape.discovery.gpuNamespaces, scrape.discovery.monitorNamespaces, " +
 		"scrape.pods[].namespace, scrape.pods[].selector, scrape.pods[].port, scrape.pods[].path, scrape.pods[].scheme, scrape.pods[].exporter, " +
 		"scrape.pods[].interval, scrape.pods[].timeout, scrape.pods[].bearerTokenFile, scrape.pods[].tls.caFile, scrape.pods[].tls.serverName, " +
 		"scrape.pods[].tls.certFile, scrape.pods[].tls.keyFile, scrape.pods[].tls.insecureSkipVerify"
@@ -135,6 +135,7 @@ func TestBadConfigs(t *testing.T) {
 			`scrape.discovery.namespaces[0]: "Chat": ` + notLabel + "\n" +
 			"scrape.discovery.selector: unable to parse requirement: found '' expected: '('\n" +
 			`scrape.discovery.gpuNamespaces[0]: "g p u": ` + notLabel + "\n" +
+			`scrape.discovery.monitorNamespaces[0]: "*": ` + notLabel + "\n" +
 			"scrape.pods[0]: it is for all pods of the cluster: give a namespace, a selector, or both\n" +
 			"scrape.pods[0].port: 70000 is outside 1 to 65535\n" +
 			"scrape.pods[0].path: \"metrics\" is no path, such as /metrics\n" +

@@ -47,10 +47,11 @@ type scrape struct {
 	Interval  *duration `json:"interval"`
 	Timeout   *duration `json:"timeout"`
 	Discovery *struct {
-		Enabled       *bool     `json:"enabled"`
-		Namespaces    []string  `json:"namespaces"`
-		Selector      *selector `json:"selector"`
-		GPUNamespaces *[]string `json:"gpuNamespaces"`
+		Enabled           *bool     `json:"enabled"`
+		Namespaces        []string  `json:"namespaces"`
+		Selector          *selector `json:"selector"`
+		GPUNamespaces     *[]string `json:"gpuNamespaces"`
+		MonitorNamespaces []string  `json:"monitorNamespaces"`
 	} `json:"discovery"`
 	Pods []struct {
 		Namespace       string    `json:"namespace"`
@@ -106,6 +107,8 @@ func (f *faults) scrape(from *scrape) Scrape {
 			s.Discovery.GPUNamespaces = *d.GPUNamespaces
 			f.namespaces("scrape.discovery.gpuNamespaces", *d.GPUNamespaces)
 		}
+		s.Discovery.MonitorNamespaces = d.MonitorNamespaces
+		f.namespaces("scrape.discovery.monitorNamespaces", d.MonitorNamespaces)
 	}
 	for i, p := range from.Pods {
 		field := fmt.Sprintf("scrape.pods[%d]", i)
