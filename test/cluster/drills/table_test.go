@@ -71,7 +71,7 @@ func TestElsewhere(t *testing.T) {
 		source, err := os.ReadFile(filepath.Join("..", "..", "..", file))
 		if err != nil {
 			t.Error(err)
-		} else if !regexp.MustCompile(`\nfunc (\(\w+ \*\w+\) )?`+name+`\(t \*testing\.T\b`).Match(source) {
+		} else if !regexp.MustCompile(`\nfunc (\(\w+ \*\w+\) )?` + name + `\(t \*testing\.T\b`).Match(source) {
 			t.Errorf("%s has no %s", file, name)
 		}
 		record(t, r)
