@@ -43,7 +43,7 @@ func TestQueries(t *testing.T) {
 				case "rule":
 					template = rest
 				case "ask", "external":
-					query, err := askedFor(template, rest, command == "external")
+					query, err := queryFor(template, rest, command == "external")
 					if err != nil {
 						query = "error: " + err.Error()
 					} else if _, err := parse(query); err != nil {
@@ -65,7 +65,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-func askedFor(template, rest string, external bool) (string, error) {
+func queryFor(template, rest string, external bool) (string, error) {
 	var t text
 	t.SeriesQuery, t.MetricsQuery = `series{namespace!="",pod!=""}`, template
 	t.Resources.Overrides = map[string]textResource{"namespace": {Resource: "namespace"}, "pod": {Resource: "pod"}}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,14 +27,19 @@ type fakeServer struct {
 	at    time.Time // its now
 	err   error     // what it answers everything with; nil for answers
 	asked []string
-	// hang, if set, is what answers wait for.
-	hang chan struct{}
+	// hang, if set, is what answers to questions with a text in them wait for.
+	hang     chan struct{}
+	hangText string
 }
 
 var _ Server = (*fakeServer)(nil)
 
-// newFakeServer has series in the notation of promtool's tests, with a load line before them.
+// newFakeServer has series in the notation of promtool's tests, with a load line before them; NaN... and Inf... go
+// on, where that has no word for it.
 func newFakeServer(t *testing.T, load string) *fakeServer {
+	for _, number := range []string{"NaN", "-Inf", "Inf"} {
+		load = strings.ReplaceAll(load, " "+number+"...", strings.Repeat(" "+number, 61))
+	}
 	return &fakeServer{
 		t: t, engine: promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery),
 		db: promqltest.LoadedStorage(t, load), at: time.Unix(300, 0),
@@ -46,7 +53,7 @@ func (s *fakeServer) note(ctx context.Context, what string) (time.Time, error) {
 	s.asked = append(s.asked, what)
 	at, err, hang := s.at, s.err, s.hang
 	s.mu.Unlock()
-	if hang != nil {
+	if hang != nil && strings.Contains(what, s.hangText) {
 		select {
 		case <-hang:
 		case <-ctx.Done():
@@ -54,6 +61,16 @@ func (s *fakeServer) note(ctx context.Context, what string) (time.Time, error) {
 		}
 	}
 	return at, err
+}
+
+// queries returns what was asked since the last call, sorted.
+func (s *fakeServer) queries() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := s.asked
+	s.asked = nil
+	slices.Sort(asked)
+	return asked
 }
 
 func (s *fakeServer) Query(ctx context.Context, query string) (model.Vector, error) {
