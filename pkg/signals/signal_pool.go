@@ -2,6 +2,7 @@ package signals
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/inference-metrics/adapter/internal/window"
 )
@@ -110,7 +111,7 @@ func evalPoolArrivalRate(r *replica, _ args) Measure {
 	case left.short != "":
 		return unknown(left.short)
 	}
-	perSecond = max(0, perSecond+r.heldGrowth(held))
+	perSecond = max(0, perSecond+r.heldGrowth(held, left))
 	out := Measure{Result: Result{State: Value, HasValue: true, Value: perSecond, Time: readAt(left, held), Window: left.window}}
 	if perSecond > 0 {
 		return out
@@ -127,8 +128,9 @@ func evalPoolArrivalRate(r *replica, _ args) Measure {
 }
 
 // heldGrowth is by how much what is held grew in the window, per second. A flow that came up in it, after
-// its picker was read already, was 0 before.
-func (r *replica) heldGrowth(held *stat) float64 {
+// its picker was read already, was 0 before. What a picker held as it restarted did not leave: it is gone,
+// and had come all the same.
+func (r *replica) heldGrowth(held, left *stat) float64 {
 	ready, _ := r.get(PoolReady)
 	var sum float64
 	for _, p := range held.parts {
@@ -137,13 +139,36 @@ func (r *replica) heldGrowth(held *stat) float64 {
 		for _, rp := range ready.joint(p.joint) {
 			read = rp.series[0][0].T
 		}
+		restarts := left.restarts(p.joint, since)
 		for _, samples := range p.series {
 			in := window.Since(samples, since)
 			sum += in[len(in)-1].V
 			if began := samples[0].T; began < since || began-max(read, since) <= held.interval.Milliseconds() {
 				sum -= in[0].V
 			}
+			for _, before := range restarts {
+				if before >= in[0].T {
+					sum += valueAt(in, before)
+				}
+			}
 		}
 	}
 	return sum / held.window.Seconds()
+}
+
+// restarts are the last readings before the counters of some parts fell, each since a time.
+func (st *stat) restarts(joint string, since int64) []int64 {
+	var out []int64
+	for _, p := range st.joint(joint) {
+		for _, samples := range p.series {
+			in := window.Since(samples, since)
+			for i := 1; i < len(in); i++ {
+				if in[i].V < in[i-1].V {
+					out = append(out, in[i-1].T)
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out) // all counters of a target are read at once
 }
