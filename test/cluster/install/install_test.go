@@ -113,6 +113,7 @@ func TestInstall(t *testing.T) {
 		i.lead(t, adapter.Address)
 		// Applied again, and the trust in the certificate is still there.
 		i.staysAvailable(t)
+		i.testGranted(t)
 		adapter.Stop()
 	})
 	t.Run("external metrics", i.testExternal)
@@ -127,6 +128,8 @@ func (i *install) defineOthers(t *testing.T) {
 		{"leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet"},
 		{"inference.networking.k8s.io", "v1", "inferencepools", "InferencePool"},
 		{"inference.networking.x-k8s.io", "v1alpha2", "inferencepools", "InferencePool"},
+		{"monitoring.coreos.com", "v1", "podmonitors", "PodMonitor"},
+		{"monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"},
 		{"cert-manager.io", "v1", "issuers", "Issuer"},
 		{"cert-manager.io", "v1", "certificates", "Certificate"},
 	} {
