@@ -55,6 +55,7 @@ var rules = map[string]rule{
 			"internal/collect": "answers come from its snapshots",
 			"internal/pods":    "requests name pods by selector",
 			"internal/query":   "requests have parameters",
+			"internal/rules":   "answers for what is no signal",
 			"pkg/signals":      "the catalogue is the list of metrics",
 		},
 		tests: map[string]string{

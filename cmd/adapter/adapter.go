@@ -30,6 +30,7 @@ import (
 // adapter is everything that runs.
 type adapter struct {
 	server *genericapiserver.GenericAPIServer
+	served *provider.Provider
 	// metrics are our own, beside those of the server.
 	metrics []prom.Collector
 	// feeds run beside the server, and bring what it answers from.
@@ -87,17 +88,21 @@ func newAdapter(c *completed) (*adapter, error) {
 	if !c.standalone {
 		mirrors = append(mirrors, kube.NewHPAs(client, reload.named))
 	}
-	served := provider.New(provider.Config{Snapshots: collector, Pods: lister, Groups: groups, External: c.external})
-	if a.server, err = provider.NewServer(served, c.server, c.client); err != nil {
+	answers := provider.Config{Snapshots: collector, Pods: lister, Groups: groups, External: c.external}
+	if err := a.serveRules(c, src, client, &answers); err != nil {
 		return nil, err
 	}
-	a.showStatus(c, src, collector, served)
+	a.served = provider.New(answers)
+	if a.server, err = provider.NewServer(a.served, c.server, c.client); err != nil {
+		return nil, err
+	}
+	a.showStatus(c, src, collector, a.served)
 	if c.certificates.service != "" {
 		if err := a.keepCertificates(c, client); err != nil {
 			return nil, err
 		}
 	}
-	if err := a.watch(src, served, mirrors, c.exposed); err != nil {
+	if err := a.watch(src, a.served, mirrors, c.exposed); err != nil {
 		return nil, err
 	}
 	for _, m := range mirrors {

@@ -43,6 +43,7 @@ type options struct {
 
 	certificates certificateOptions
 	exposed      exposed
+	rules        rulesOption
 
 	server *serveroptions.CustomMetricsAdapterServerOptions
 
@@ -98,6 +99,7 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	fs.DurationVar(&o.scrapeInterval, "scrape-interval", o.scrapeInterval, "Time between two scrapes of a target; it comes before the one in the configuration file.")
 	fs.DurationVar(&o.collectInterval, "collect-interval", o.collectInterval, "Time between two collections of samples; signals are as new as the last.")
 	o.exposed.addFlag(fs)
+	o.rules.addFlag(fs)
 
 	o.certificates.addFlags(o.sets.FlagSet(sectionServing))
 	o.server.SecureServing.AddFlags(o.sets.FlagSet(sectionServing))
@@ -125,7 +127,7 @@ func (o *options) validate() error {
 	_, _, err := o.parseTargets()
 	errs = append(errs, err)
 	_, err = o.parseMatchers()
-	errs = append(errs, err)
+	errs = append(errs, err, o.rules.validate(o.prometheusURL))
 
 	if o.standalone {
 		if len(o.targets) == 0 {
@@ -251,6 +253,9 @@ func (o *options) complete() (*completed, error) {
 		if c.file, c.config, err = config.Open(o.configFile, kube.DefaultKinds()); err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
+	}
+	if err := o.rules.read(); err != nil {
+		return nil, err
 	}
 	if err := o.checkScrape(c.config); err != nil {
 		return nil, fmt.Errorf("--config: %s: %w", o.configFile, err)

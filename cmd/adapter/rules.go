@@ -1,15 +1,23 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
 
+	"github.com/inference-metrics/adapter/internal/collect"
 	"github.com/inference-metrics/adapter/internal/rules"
+	"github.com/inference-metrics/adapter/internal/source"
 	"github.com/inference-metrics/adapter/internal/source/prometheus"
+	"github.com/inference-metrics/adapter/pkg/provider"
 	"github.com/inference-metrics/adapter/pkg/signals"
 )
 
@@ -69,6 +77,69 @@ be served all the same.`,
 
 // checkTimeout bounds what a check asks of one rule.
 const checkTimeout = 30 * time.Second
+
+// rulesOption is where the rules of prometheus-adapter's kind are.
+type rulesOption struct {
+	name string
+	// file is what was read from it at the start; nil without one.
+	file *rules.File
+}
+
+func (o *rulesOption) addFlag(fs *pflag.FlagSet) {
+	fs.StringVar(&o.name, "rules", o.name, "Configuration file of prometheus-adapter whose rules and externalRules are served too, from the server of --prometheus-url; docs/migrate-from-prometheus-adapter.md tells how. It is read again when it changes. Signals come before rules of the same name.")
+}
+
+func (o *rulesOption) validate(prometheusURL string) error {
+	if o.name != "" && prometheusURL == "" {
+		return errors.New("--rules: they are queries for a server: give --prometheus-url too")
+	}
+	return nil
+}
+
+// read reads the file. A rule in it that has a fault is left out; one that is no file of rules is refused.
+func (o *rulesOption) read() (err error) {
+	if o.name == "" {
+		return nil
+	}
+	if o.file, err = rules.Read(o.name); err != nil {
+		return fmt.Errorf("--rules: %w", err)
+	}
+	return nil
+}
+
+// serveRules has a provider serve rules too, if there are any.
+func (a *adapter) serveRules(c *completed, src source.Source, client kubernetes.Interface, of *provider.Config) error {
+	if c.rules.file == nil {
+		return nil
+	}
+	server, ok := src.(*prometheus.Source)
+	if !ok {
+		return errors.New("--rules: there is no server to query")
+	}
+	metadataClient, err := metadata.NewForConfig(c.client)
+	if err != nil {
+		return fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	kinds := newKinds(client.Discovery())
+	served := rules.New(rules.Config{
+		Server: server, Matchers: c.matchers, Objects: newObjects(metadataClient, of.Pods, of.Groups, c.collectInterval),
+		Resources: kinds.all, Ours: isSignal, Interval: c.collectInterval, Timeout: collect.DefaultTimeout, Changed: a.publish,
+	}, c.rules.file)
+	of.Rules = served
+	a.metrics = append(a.metrics, served.Collectors()...)
+	a.feeds = append(a.feeds, kinds.run, served.Run, func(ctx context.Context) error { return served.Watch(ctx, c.rules.name) })
+	return nil
+}
+
+// publish tells clients what is listed now.
+func (a *adapter) publish() {
+	if a.server == nil {
+		return // which will be made with that
+	}
+	if err := provider.Publish(a.server, a.served); err != nil {
+		klog.Background().Error(err, "Cannot tell clients which metrics are served")
+	}
+}
 
 // isSignal reports whether a metric is a signal of the catalogue, which comes before any rule.
 func isSignal(metric string) bool {

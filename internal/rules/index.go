@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -37,12 +38,16 @@ type discovery struct {
 
 // newIndex puts together what rules serve. Of two rules for one metric the later counts, as ever; of two series
 // of one rule the first.
-func newIndex(f *File, all []Resource, ours func(string) bool, discovered map[*Rule]discovery) *index {
+func newIndex(f *File, all []Resource, allKinds bool, ours func(string) bool, discovered map[*Rule]discovery) *index {
 	x := &index{custom: map[metricKey]entry{}, external: map[string]entry{}, faults: slices.Clone(f.Faults)}
 	told := map[string]bool{}
 	for _, r := range f.Rules {
 		b, faults := r.bind(all)
-		x.faults = append(x.faults, faults...)
+		if allKinds {
+			x.faults = append(x.faults, faults...)
+		} else if len(faults) > 0 {
+			x.pending = errKinds
+		}
 		if err := r.unfit(b); err != nil {
 			x.faults = append(x.faults, err.(Fault))
 			continue
@@ -57,7 +62,7 @@ func newIndex(f *File, all []Resource, ours func(string) bool, discovered map[*R
 		}
 		entries, not := r.entries(b, series)
 		if len(entries) == 0 && len(not) > 0 {
-			x.faults = append(x.faults, Fault{r.Path, fmt.Errorf("%s", not[0])})
+			x.faults = append(x.faults, Fault{r.Path, errors.New(not[0])})
 		}
 		for _, e := range entries {
 			if ours != nil && ours(e.metric) {
@@ -74,7 +79,10 @@ func newIndex(f *File, all []Resource, ours func(string) bool, discovered map[*R
 	return x
 }
 
-var errNotAsked = fmt.Errorf("the server has not been asked yet which series there are")
+var (
+	errNotAsked = errors.New("the server has not been asked yet which series there are")
+	errKinds    = errors.New("the kinds of object of the cluster are not known yet")
+)
 
 func (x *index) put(e entry) {
 	if e.rule.External {

@@ -20,6 +20,8 @@ type metrics struct {
 	took     *prometheus.SummaryVec
 	failures *prometheus.CounterVec
 	failed   *prometheus.GaugeVec
+	// refused says that the file as it is now does not hold.
+	refused prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -35,11 +37,12 @@ func newMetrics() *metrics {
 		}, []string{"rule"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts(opts("failures_total", "Queries of a rule that failed, by what was asked: query for values, discovery for which series there are.")), []string{"rule", "asked"}),
 		failed:   prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("failing", "1 while the newest query of a rule failed.")), []string{"rule"}),
+		refused: prometheus.NewGauge(prometheus.GaugeOpts(opts("file_refused", "1 while the file of --rules cannot be read as it is, and what it was before holds."))),
 	}
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.rules, m.listed, m.tasks, m.took, m.failures, m.failed}
+	return []prometheus.Collector{m.rules, m.listed, m.tasks, m.took, m.failures, m.failed, m.refused}
 }
 
 // served takes how many rules are good, those that have a fault, and how many metrics there are.

@@ -30,8 +30,8 @@ type Config struct {
 	// Matchers narrow every query: cluster="a".
 	Matchers []*promlabels.Matcher
 	Objects  Objects
-	// Resources returns the kinds of object that there are.
-	Resources func() []Resource
+	// Resources returns the kinds of object that there are, and whether these are all.
+	Resources func() (all []Resource, complete bool)
 	// Ours tells which metrics are served by the adapter itself, whatever rules say.
 	Ours func(metric string) bool
 	// Interval is the time between two queries for the same, and Timeout bounds one.
@@ -110,9 +110,9 @@ func (r *Rules) Apply(f *File) {
 
 // rebuild makes the index anew, and tells of what has changed.
 func (r *Rules) rebuild() {
-	all := r.config.Resources()
+	all, complete := r.config.Resources()
 	r.mu.Lock()
-	x := newIndex(r.file, all, r.config.Ours, r.discovered)
+	x := newIndex(r.file, all, complete, r.config.Ours, r.discovered)
 	before := r.current.Swap(x)
 	faulty := r.report(x)
 	good := len(slices.DeleteFunc(slices.Clone(r.file.Rules), func(rule *Rule) bool { return faulty[rule.Path] }))
@@ -182,9 +182,12 @@ func (r *Rules) discover(ctx context.Context) error {
 	r.mu.Lock()
 	f := r.file
 	r.mu.Unlock()
-	all := r.config.Resources()
+	all, complete := r.config.Resources()
 	server := &sharing{Server: r.config.Server, asked: map[string]names{}}
 	var errs []error
+	if !complete {
+		errs = append(errs, errKinds)
+	}
 	for _, rule := range f.Rules {
 		b, _ := rule.bind(all)
 		if _, complete := rule.known(b); complete {

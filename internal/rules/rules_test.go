@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +30,9 @@ type world struct {
 	objects map[string][]string // by kind and namespace
 	listed  int                 // how often the cluster was asked for objects
 	changed int
+	kinds   []Resource
+	// someKinds says that there are more.
+	someKinds bool
 
 	mu   sync.Mutex
 	logs []string
@@ -35,14 +40,14 @@ type world struct {
 
 func newWorld(t *testing.T, load, config string) *world {
 	t.Helper()
-	w := &world{t: t, server: newFakeServer(t, load), clock: time.Unix(1000, 0), objects: map[string][]string{}}
+	w := &world{t: t, server: newFakeServer(t, load), clock: time.Unix(1000, 0), objects: map[string][]string{}, kinds: BuiltIn}
 	w.ctx = klog.NewContext(t.Context(), funcr.New(func(_, args string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.logs = append(w.logs, args)
 	}, funcr.Options{}))
 	w.rules = New(Config{
-		Server: w.server, Objects: w, Resources: func() []Resource { return BuiltIn },
+		Server: w.server, Objects: w, Resources: func() ([]Resource, bool) { return w.kinds, !w.someKinds },
 		Ours:     func(metric string) bool { return metric == "vllm_queue_depth" },
 		Interval: 10 * time.Second, Timeout: 5 * time.Second, Changed: func() { w.changed++ },
 	}, parsed(t, config))
@@ -546,5 +551,84 @@ func (w *world) lists(want ...string) {
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {
 		w.t.Errorf("listed (-want +got):\n%s", diff)
+	}
+}
+
+// TestKinds: a rule may be about a kind of the cluster's own, which is not known at once.
+func TestKinds(t *testing.T) {
+	w := newWorld(t, `load 10s
+  milk{namespace="a",brand="b"} 5x60
+`, podRules)
+	w.someKinds = true
+	w.rules.Apply(parsed(t, `
+rules:
+- seriesQuery: milk{brand!=""}
+  resources: {overrides: {namespace: {resource: namespace}, brand: {group: cheese.io, resource: brand}}}
+  metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+`))
+	w.want(w.get("brands.cheese.io/a/b", "milk"), "not now: no rule is known yet that serves it: the kinds of object of the cluster are not known yet")
+	if err := w.rules.discover(w.ctx); err == nil {
+		t.Error("it is content without the kinds")
+	}
+	w.kinds = append(slices.Clone(BuiltIn), Resource{schema.GroupResource{Group: "cheese.io", Resource: "brands"}, "v1", "Brand", "brand", true})
+	w.someKinds = false
+	if err := w.rules.discover(w.ctx); err != nil {
+		t.Error(err)
+	}
+	w.get("brands.cheese.io/a/b", "milk")
+	w.tick(0)
+	w.want(w.get("brands.cheese.io/a/b", "milk"), "5000m")
+	w.want(w.list("brands.cheese.io/a/", "", "milk"), "b 5000m")
+	if w.listed != 0 {
+		t.Error("the cluster was asked for objects that an answer names")
+	}
+	w.kinds = BuiltIn
+	if err := w.rules.discover(w.ctx); err != nil {
+		t.Error(err)
+	}
+	w.want(w.get("brands.cheese.io/a/b", "milk"), "not there: rules serve it on [namespaces] only")
+	if got := testutil.ToFloat64(w.rules.metrics.rules.WithLabelValues("faulty")); got != 1 {
+		t.Errorf("%g rules are faulty", got)
+	}
+}
+
+// TestWatch: a file holds once it has been seen twice, and one that is none changes nothing.
+func TestWatch(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "rules.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(podRules)
+	w := newWorld(t, podSeries, podRules)
+	of := watching{name: name, seen: look(name), judged: look(name)}
+	looks := func(metric string) {
+		t.Helper()
+		w.rules.again(w.ctx, &of)
+		w.lists("namespaces "+metric, "pods "+metric, "services "+metric)
+	}
+	looks("x")
+	write(strings.ReplaceAll(podRules, "x{", "y{"))
+	looks("x")
+	looks("y")
+	write("rules: {")
+	for range 3 {
+		looks("y")
+	}
+	if got := testutil.ToFloat64(w.rules.metrics.refused); got != 1 || strings.Count(strings.Join(w.logs, "\n"), "Cannot take the rules") != 1 {
+		t.Errorf("refused is %g; logged %q", got, w.logs)
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	looks("y")
+	looks("y")
+	write(podRules)
+	looks("y")
+	looks("x")
+	if got := testutil.ToFloat64(w.rules.metrics.refused); got != 0 {
+		t.Errorf("refused is %g", got)
 	}
 }

@@ -24,6 +24,11 @@ func (p *Provider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 			out = append(out, provider.ExternalMetricInfo{Metric: s.Name})
 		}
 	}
+	if p.Rules != nil {
+		for _, name := range p.Rules.External() {
+			out = append(out, provider.ExternalMetricInfo{Metric: name})
+		}
+	}
 	return out
 }
 
@@ -31,6 +36,9 @@ func (p *Provider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 // is. The selector chooses among their series, and never among namespaces: who may ask was decided by
 // the namespace in the request.
 func (p *Provider) GetExternalMetric(_ context.Context, namespace string, metricSelector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
+	if p.ruled(info.Metric) {
+		return p.ruledExternal(namespace, metricSelector, info.Metric)
+	}
 	snapshot := p.Snapshots.Snapshot()
 	of := "namespace " + namespace
 	r, err := p.ask(snapshot, info.Metric, metricSelector, of, external, false)

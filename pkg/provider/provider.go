@@ -42,6 +42,8 @@ type Config struct {
 	Groups    pods.Groups
 	// External says that external metrics are served too.
 	External bool
+	// Rules, if set, serve what is no signal.
+	Rules Rules
 }
 
 // Provider serves every signal of the catalogue, on pods and on the objects that stand for groups of them.
@@ -73,10 +75,22 @@ func New(c Config) *Provider {
 
 // ListAllMetrics returns what is served, whether or not it has a value now: a list that followed the
 // data would be empty while the source is down.
-func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo { return p.served }
+func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
+	if p.Rules == nil {
+		return p.served
+	}
+	all := slices.Clone(p.served)
+	for _, m := range p.Rules.Custom() {
+		all = append(all, provider.CustomMetricInfo{GroupResource: m.GroupResource, Namespaced: m.Namespaced, Metric: m.Name})
+	}
+	return all
+}
 
 // GetMetricByName returns a signal of one pod, or of one object.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	if p.ruled(info.Metric) {
+		return p.ruledByName(name, info, metricSelector)
+	}
 	snapshot := p.Snapshots.Snapshot()
 	o := pods.Object{GroupResource: info.GroupResource, Namespace: name.Namespace, Name: name.Name}
 	of := o.String()
@@ -108,7 +122,10 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 
 // GetMetricBySelector returns a signal of the selected pods or objects that have a value. An HPA counts
 // the pods left out as missing, which is the safe side.
-func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	if p.ruled(info.Metric) {
+		return p.ruledBySelector(ctx, namespace, selector, info, metricSelector)
+	}
 	snapshot := p.Snapshots.Snapshot()
 	of := fmt.Sprintf("the %s selected in namespace %s", info.GroupResource, namespace)
 	if namespace == "" {

@@ -152,10 +152,24 @@ func discoverable(s *genericapiserver.GenericAPIServer, resources []metav1.APIRe
 	}
 	container.Add(ours)
 
-	// What is served does not change while the server runs, so the aggregated document is made once.
+	return aggregate(s, resources, versions...)
+}
+
+// Publish puts what is listed now into the aggregated discovery document, of which a copy is kept. It is called when
+// rules serve other metrics than before.
+func Publish(s *genericapiserver.GenericAPIServer, p *Provider) error {
+	err := aggregate(s, provider.NewCustomMetricResourceLister(p).ListAPIResources(), versions...)
+	if err == nil && p.External {
+		err = aggregate(s, provider.NewExternalMetricResourceLister(p).ListAPIResources(), external)
+	}
+	return err
+}
+
+// aggregate puts versions into the aggregated document.
+func aggregate(s *genericapiserver.GenericAPIServer, resources []metav1.APIResource, versions ...schema.GroupVersion) error {
 	aggregated, err := genericapi.ConvertGroupVersionIntoToDiscovery(resources)
 	if err != nil {
-		return fmt.Errorf("making the aggregated discovery document of group %s: %w", group.Name, err)
+		return fmt.Errorf("making the aggregated discovery document of group %s: %w", versions[0].Group, err)
 	}
 	for i, gv := range versions {
 		s.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, apidiscoveryv2.APIVersionDiscovery{
