@@ -48,7 +48,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		if e == nil {
 			if e = own.whatever; e == nil {
 				out[i] = unknown(own.silence())
-				out[i].foreign = own.runs != nil
+				out[i].foreign = own.runs != nil && own.down == ""
 				continue
 			}
 			if why := pl.signal.definition.lacks(e); why != "" {
@@ -58,7 +58,7 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 			if key := pl.misses(e); key != "" {
 				// As for any selector: what does not have the label is not chosen by it.
 				out[i] = unknown(fmt.Sprintf("the series of %s have no label %s", e.Name, key))
-				out[i].foreign = own.runs == e
+				out[i].foreign = own.runs == e && own.down == ""
 				continue
 			}
 		}
@@ -71,7 +71,8 @@ func Evaluate(plans []*Plan, series []*window.Series, at At, p Params) []Measure
 		r.instead, r.keys = pl.instead(e), pl.keys
 		out[i] = pl.signal.definition.eval(&r, a)
 		if e.serves() && len(r.stats) == 0 && len(r.ended) == 0 {
-			out[i].foreign = own.runs != nil && (own.runs != e || r.other && r.down == "")
+			// What cannot be scraped may be the very engine that is asked for, beside another that runs.
+			out[i].foreign = own.runs != nil && own.down == "" && (own.runs != e || r.other)
 		}
 	}
 	return out

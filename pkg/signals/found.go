@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -98,7 +99,8 @@ func oneSpelling(fs []found, interval time.Duration) []found {
 // restarted with fewer of them) and targets (a pod that got another address) that were left behind,
 // once they have been silent for a window and for the reads that it has at the least. Before that they
 // make the replica unknown as they age: an answer that lacks a part may also be half of one, and half
-// of a sum would be a low lie. While the source answers in part they do so for as long as that lasts.
+// of a sum would be a low lie. While the source answers in part they do so for as long as that lasts. So
+// does another port of a host that goes on: the pod has not moved, and its engines are still there.
 func alive(fs []found, w time.Duration, partial bool) []found {
 	type key struct {
 		part, within string
@@ -118,8 +120,18 @@ func alive(fs []found, w time.Duration, partial bool) []found {
 	reads := slices.MaxFunc(fs, func(a, b found) int {
 		return cmp.Or(cmp.Compare(a.newest, b.newest), cmp.Compare(len(a.samples), len(b.samples)))
 	}).samples
+	left := func(f found) bool {
+		return f.newest < last-w.Milliseconds() && len(window.Since(reads, f.newest+1)) >= windowReads
+	}
+	targets, hosts := map[string]bool{}, map[string]bool{} // that go on
+	for _, f := range fs {
+		if f.engine.own && !left(f) {
+			targets[f.instance], hosts[hostOf(f.instance)] = true, true
+		}
+	}
+	gone := func(f found) bool { return left(f) && (targets[f.instance] || !hosts[hostOf(f.instance)]) }
 	return slices.DeleteFunc(fs, func(f found) bool {
-		if !partial && f.newest < last-w.Milliseconds() && len(window.Since(reads, f.newest+1)) >= windowReads {
+		if !partial && gone(f) {
 			return true
 		}
 		h := heir[keyOf(f)]
@@ -130,6 +142,14 @@ func alive(fs []found, w time.Duration, partial bool) []found {
 		// new series; its past is still needed.
 		return f.mapping.kind != Histogram || f.newest >= h.begin()
 	})
+}
+
+// hostOf is the host of a target, without its port.
+func hostOf(instance string) string {
+	if i := strings.LastIndexByte(instance, ':'); i >= 0 {
+		return instance[:i]
+	}
+	return instance
 }
 
 // present drops the series of things that are gone: their target goes on writing what it always

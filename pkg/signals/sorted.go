@@ -29,10 +29,10 @@ type sorted struct {
 // silence says why there is no engine to read signals of.
 func (s sorted) silence() string {
 	switch {
-	case s.runs != nil:
-		return fmt.Sprintf("%s stands in front of engines, whose requests it repeats: ask for %s signals by that name", s.runs.Name, s.runs.Prefix+"…")
 	case s.down != "":
 		return fmt.Sprintf("the target %s of the pod cannot be scraped", s.down)
+	case s.runs != nil:
+		return fmt.Sprintf("%s stands in front of engines, whose requests it repeats: ask for %s signals by that name", s.runs.Name, s.runs.Prefix+"…")
 	}
 	return "the source has no sample of an engine in this pod"
 }
