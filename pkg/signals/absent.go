@@ -13,9 +13,10 @@ import (
 
 // partsLacking faults gauges of load that lack a part which another one of them has: an engine that has not
 // set it yet, or whose series got lost on the way. The sum of the other parts would be a low lie, unless
-// the part is known to be 0.
+// the part is known to be 0. It does so to counters and histograms that lack one of the engines too, where they
+// have others: which of them an engine writes with its first event only may be missing by right.
 func (r *replica) partsLacking() {
-	gauges := []Canonical{Queue, Running, KVUsed}
+	gauges := []Canonical{Queue, QueueByReason, Running, KVUsed}
 	faults := map[*stat]string{}
 	for _, c := range gauges {
 		st, m := r.stats[c], r.engine.series[c]
@@ -31,6 +32,18 @@ func (r *replica) partsLacking() {
 				if st.part(p.key) == nil && !r.provenZeroIn(m, p.key) {
 					faults[st] = fmt.Sprintf("a part of %s has no sample of %s", o.name, st.name)
 				}
+			}
+		}
+	}
+	if running := r.stats[Running]; running != nil && running.fault == "" {
+		joints := running.joints()
+		for c, st := range r.stats {
+			if m := r.engine.series[c]; m.kind == Gauge || m.lazy || st.fault != "" {
+				continue
+			}
+			has := func(joint string) bool { return len(st.joint(joint)) > 0 }
+			if slices.ContainsFunc(joints, has) && slices.ContainsFunc(joints, func(j string) bool { return !has(j) }) {
+				faults[st] = fmt.Sprintf("a part of %s has no sample of %s", running.name, st.name)
 			}
 		}
 	}

@@ -95,6 +95,9 @@ func (d *definition) uses(e *Engine, keys []string) []Canonical {
 	for _, c := range d.reads {
 		if c == Generated {
 			c = e.progress()
+			if e.refresh > 0 && !slices.Contains(out, Prompt) {
+				out = append(out, Prompt) // its gauges are 0 while a first prompt is computed
+			}
 		}
 		out = append(out, c)
 	}

@@ -63,6 +63,31 @@ func (r *replica) lastStep() (by *stat, t int64) {
 	return by, t
 }
 
+// prefilling says that prompts are computed while no token has come since: of an engine that sets its gauges
+// as it begins a step these may be 0 all the while. "" when nothing says so.
+func (r *replica) prefilling() string {
+	if r.engine.refresh == 0 {
+		return ""
+	}
+	prompt, reason := r.get(Prompt)
+	if reason != "" || prompt.absent {
+		return ""
+	}
+	generated, reason := r.get(Generated)
+	if reason != "" {
+		return ""
+	}
+	for _, joint := range prompt.joints() {
+		computed, _ := prompt.growth(joint)
+		came, _ := generated.growth(joint)
+		if ago := prompt.newest - computed; computed > came && ago < prompt.freshFor().Milliseconds() {
+			return fmt.Sprintf("%s grew %s before, and no token has come since: a prompt is computed that no gauge tells of yet",
+				prompt.name, time.Duration(ago)*time.Millisecond)
+		}
+	}
+	return ""
+}
+
 // told is until when a gauge says what there is: not since the last step while an engine may have left
 // it as it was then. What was before its first sample is not known.
 func (r *replica) told(gauge []window.Sample) int64 {

@@ -130,6 +130,9 @@ func (r *replica) levels(cs ...Canonical) ([]float64, Measure) {
 				return levels, unknown(st.short)
 			}
 		}
+		if reason := r.prefilling(); reason != "" {
+			return levels, unknown(reason)
+		}
 	}
 	out := Measure{Result: Result{State: Value, HasValue: true, Time: readAt(stats...), Window: described}}
 	if stalled := r.withoutToken(); stalled > stats[0].freshFor() {
