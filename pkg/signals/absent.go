@@ -67,6 +67,49 @@ func (r *replica) provenZeroIn(m mapping, key string) bool {
 	return len(m.zeroWith) > 0
 }
 
+// fromZero has series that appear with their first event begin at the 0 that they were not written for: else
+// the first burst of a new engine counts nothing. It was 0 at the scrape before, if gauges of the same target
+// were read then, and had been 0 for a window; the series of a target that was busy may have been lost.
+func fromZero(lazy, gauges []found, p Params) {
+	begins := map[string]int64{}
+	for _, f := range lazy {
+		if b, ok := begins[f.instance]; !ok || f.begin() < b {
+			begins[f.instance] = f.begin()
+		}
+	}
+	before := map[string][]window.Sample{} // the scrapes before, by target; none of one that was busy
+	for instance, begin := range begins {
+		for _, g := range gauges {
+			if g.instance != instance {
+				continue
+			}
+			interval := window.Interval(g.samples)
+			w := max(p.Window, windowReads*interval)
+			if w > max(p.Window, LoadWindow/2) {
+				return // of what is read so rarely less may have been fetched than gauges have
+			}
+			samples := g.samples[:len(g.samples)-len(window.Since(g.samples, begin))]
+			idle := window.Since(samples, begin-w.Milliseconds())
+			if len(idle) == 0 {
+				continue
+			}
+			if begin-idle[len(idle)-1].T > (interval*3/2).Milliseconds() || slices.ContainsFunc(idle, func(s window.Sample) bool { return s.V != 0 }) {
+				delete(before, instance)
+				break
+			}
+			if len(idle) > len(before[instance]) {
+				before[instance] = idle
+			}
+		}
+	}
+	for i := range lazy {
+		f := &lazy[i]
+		if zeros := before[f.instance]; len(zeros) > 0 && len(f.samples) > 0 && f.begin() == begins[f.instance] {
+			f.samples = slices.Concat(zeros, f.samples)
+		}
+	}
+}
+
 // provenZero stands for a series that is absent where others prove that it is 0; nil where they do not.
 func (r *replica) provenZero(m mapping) *stat {
 	witnesses := m.zeroWith

@@ -50,6 +50,9 @@ func newReplica(e *Engine, plan *Plan, own sorted, at At, p Params) *replica {
 		if beside := e.series[h.canonical].beside; beside != "" && !at.Partial {
 			raw[h] = present(raw[h], raw[half{beside, false}], p)
 		}
+		if e.series[h.canonical].lazy && !at.Partial {
+			fromZero(raw[h], slices.Concat(raw[half{Queue, false}], raw[half{Running, false}]), p)
+		}
 	}
 	r.stats = make(map[Canonical]*stat, len(raw))
 	seconds := map[Canonical]*stat{}

@@ -725,6 +725,10 @@ func (v *view) search(what string, read int64, w time.Duration, union bool) [][]
 			}
 			k := key{s.key.instance, s.key.rank}
 			names[n][k] = append(names[n][k], stream{key: s.key, rs: rs, last: rs[len(rs)-1].t})
+			if before := untold(s.rs, rs[0]); len(before) > 0 && !levels[what] {
+				// It may be known that it was 0 before it was told for the first time.
+				names[n][k] = append(names[n][k], stream{key: s.key, rs: slices.Concat(before, rs), last: rs[len(rs)-1].t})
+			}
 		}
 	}
 	var out [][][]reading
@@ -768,6 +772,19 @@ func (v *view) search(what string, read int64, w time.Duration, union bool) [][]
 		}
 	}
 	return out
+}
+
+// levels are what has no beginning: what gauges tell.
+var levels = map[string]bool{"queue": true, "running": true, "inflight": true, "kv": true}
+
+// untold are the readings of the engine before the first that tells something.
+func untold(rs []reading, first reading) []reading {
+	end := slices.IndexFunc(rs, func(r reading) bool { return r.t == first.t })
+	begin := end
+	for begin > 0 && rs[begin-1].life == first.life {
+		begin--
+	}
+	return rs[begin:end]
 }
 
 // counted reports whether some part told at some time what appears with its first event only.
