@@ -42,20 +42,21 @@ func goodputBounds() []definition {
 	upper.overload = "falls"
 	upper.target = "no: it falls under overload, and an HPA would scale in"
 
-	attainment := sloSignal("slo_attainment", "0..1", "Part of the window's finished requests that is guaranteed to have met every objective.")
+	attainment := sloSignal("slo_attainment", "0..1", "Part of the window's finished requests that is guaranteed to have met every objective; 0 where requests got first tokens and none of them finished.")
 	attainment.formula = "goodput / rate of finished requests"
 	attainment.eval = judged(1, func(v verdict) Measure {
-		m := v.with(v.lower / v.finished)
-		m.sum, m.weight = v.lower, v.finished
+		offered := v.finished + v.left
+		m := v.with(v.lower / offered)
+		m.sum, m.weight = v.lower, offered
 		return m
 	})
 	attainment.merge = divided(1)
-	attainment.says = map[State]string{Idle: "1: nothing finished in the window, and nothing is in the engine"}
+	attainment.says = map[State]string{Idle: "1: nothing finished in the window, nor got a first token, and nothing is in the engine"}
 	attainment.overload = "falls"
 	attainment.target = "no: it falls under overload, and an HPA would scale in"
 
 	misses := sloSignal("slo_miss_rate", "requests/s", "Requests per second of the window that are not guaranteed to have met every objective, with those that were turned away: offered less good.")
-	misses.formula = "rate of finished requests + Δ rejected / window − goodput; it says nothing of requests that the client gave up"
+	misses.formula = "rate of finished requests + Δ rejected / window − goodput; it says nothing of requests that the client gave up, unless all did: those that got a first token count where none finished"
 	misses.eval = missRate
 	misses.merge = added
 	misses.overload = "rises from 0, a request's length late"
@@ -72,6 +73,8 @@ type bounds struct {
 // verdict is how many requests finished per second, and the bounds on how many of them were good.
 type verdict struct {
 	finished, lower, upper float64
+	// left is how many requests per second got a first token and did not finish, where none did.
+	left float64
 	Measure
 }
 
@@ -79,7 +82,7 @@ type verdict struct {
 func judged(idle float64, of func(verdict) Measure) func(*replica, args) Measure {
 	return func(r *replica, p args) Measure {
 		v := r.judge(p)
-		if v.finished == 0 { // there is none, or nothing to judge
+		if v.finished == 0 && v.left == 0 { // there is none, or nothing to judge
 			if v.HasValue {
 				v.Value = idle
 			}
@@ -99,7 +102,7 @@ func missRate(r *replica, p args) Measure {
 	if v.State != Value && v.State != Idle {
 		return v.Measure
 	}
-	missed := v.finished - v.lower
+	missed := v.finished + v.left - v.lower
 	if math.IsNaN(missed) {
 		return r.boundless()
 	}
@@ -163,6 +166,9 @@ func (r *replica) judge(p args) verdict {
 		if v.HasValue {
 			v.Time = readAt(used...) // up to which all of them were compared
 		}
+		if v.State == Idle {
+			v.left = r.leftEarly(e2e)
+		}
 		return v
 	}
 	if reason := r.resumed(e2e, counters...); reason != "" {
@@ -170,6 +176,24 @@ func (r *replica) judge(p args) verdict {
 	}
 	v.Measure = Measure{Result: Result{State: Value, HasValue: true, Time: readAt(used...), Window: e2e.window}}
 	return v
+}
+
+// leftEarly is how many requests per second got a first token in a window in which none finished, though none
+// is in the engine any more: their clients gave up, or the engine was restarted. 0 where nothing says so.
+func (r *replica) leftEarly(e2e *stat) float64 {
+	ttft, reason := r.get(TTFT)
+	if reason != "" || ttft.absent || r.engine.series[TTFT].atFinish {
+		return 0
+	}
+	var perSecond float64
+	for _, p := range ttft.parts {
+		until := min(p.newest, e2e.newest)
+		h, span, ok := window.Increases(upTo(p.buckets, until), until-ttft.window.Milliseconds())
+		if ok && r.inEngineAt(p.joint, until) == 0 {
+			perSecond += count(h) / span.Seconds()
+		}
+	}
+	return perSecond
 }
 
 // goodOf bounds the good requests of one part.
