@@ -86,6 +86,11 @@ func (p Parser) Parse(signal string, selector labels.Selector) (Request, error) 
 		case req.Operator() == selection.GreaterThan || req.Operator() == selection.LessThan:
 			err = fmt.Errorf("%s: labels are equal or not, and not greater or less than others", key)
 		case key == keyRole:
+			if s.OfPool() {
+				err = fmt.Errorf("%s: %s is of a pool, and pools have no role; it has %s",
+					key, signal, strings.Join(append(parameters(s), known...), ", "))
+				break
+			}
 			r.role, err = &req, checkRole(req)
 		case key == keyQuantile:
 			err = one(req, func(v string) (err error) { q.Quantile, err = strconv.ParseFloat(v, 64); return err }, "a number between 0 and 1, such as 0.95")
@@ -175,7 +180,10 @@ func (p Parser) ParseText(signal, selector string) (Request, error) {
 
 // parameters lists the parameters that a signal has.
 func parameters(s *signals.Signal) []string {
-	out := []string{keyRole, keyWindow}
+	out := []string{keyWindow}
+	if !s.OfPool() {
+		out = append([]string{keyRole}, out...)
+	}
 	if s.HasQuantile() {
 		out = append(out, keyQuantile)
 	}

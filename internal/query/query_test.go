@@ -76,6 +76,8 @@ func TestParseRefuses(t *testing.T) {
 		{"vllm_goodput", "ttft=-1s", "metric selector: "},
 		{"vllm_goodput", "ttft=25h", "metric selector: ttft: 25h0m0s is outside 0 to 24h0m0s"},
 		{"vllm_queue_depth", "role=router", `metric selector: role: there are prefill and decode, and not "router"`},
+		{"pool_queue_depth", "role=prefill", "metric selector: role: pool_queue_depth is of a pool, and pools have no role; it has window"},
+		{"pool_queue_depth", "tenant=a", "metric selector: tenant: pool_queue_depth has neither a parameter nor a label of that name; it has window"},
 		{"vllm_queue_depth", "role!=prefill,role!=decode", "metric selector: role: it is there twice"},
 		{"vllm_queue_depth", "model=meta-llama/Llama-3", "metric selector: "},
 	} {
