@@ -122,6 +122,9 @@ const (
 	Sum Fold = iota
 	// Mean averages the parts: fractions of parts of equal size.
 	Mean
+	// MaxOfTarget takes the highest part of each target and adds those up: what each part says of all that its
+	// process serves, where a pod may have several processes.
+	MaxOfTarget
 	// Max takes the highest part: what each of them says of the whole.
 	Max
 )

@@ -55,7 +55,7 @@ func (m mapping) combine(a, b *stat) *stat {
 			out.fault = fmt.Sprintf("the newest readings of %s and %s make no number", a.name, b.name)
 			return &out
 		}
-		out.parts = append(out.parts, &part{key: pa.key, joint: pa.joint, newest: min(pa.newest, pb.newest), factor: 1, series: [][]window.Sample{samples}})
+		out.parts = append(out.parts, &part{key: pa.key, joint: pa.joint, target: pa.target, newest: min(pa.newest, pb.newest), factor: 1, series: [][]window.Sample{samples}})
 	}
 	out.newest = min(a.newest, b.newest)
 	out.regained = a.regained || b.regained

@@ -28,6 +28,8 @@ type Engine struct {
 	unsupported map[Canonical]string
 	// part lists the labels that tell the parts of a replica apart in all of its series.
 	part []string
+	// worker lists labels that tell apart the processes behind one target, each with parts of its own.
+	worker []string
 	// model is the label that holds the name of the model; "" when there is none.
 	model string
 	// own says that the series come from targets in the pod itself, so that one of these that cannot be
@@ -296,6 +298,7 @@ type place struct {
 	labels   labels.Labels
 	owner    string  // the name of the pod, or of the pool
 	instance string  // the target it was read from
+	target   string  // that and the worker behind it
 	joint    string  // the part of the replica as all series tell it, unique over its targets
 	part     string  // the part as this series tells it; it begins with joint
 	within   string  // the summand inside the part
@@ -334,7 +337,8 @@ func (params Params) newPlace(a address, ls labels.Labels) *place {
 	}
 	p := &place{address: a, labels: ls, instance: ls.Get("instance"), factor: 1}
 	_, p.owner, _ = params.ownerOf(ls, a.engine)
-	p.joint = joined(p.instance+separator+p.owner, ls, a.engine.part)
+	p.target = joined(p.instance, ls, a.engine.worker)
+	p.joint = joined(p.target+separator+p.owner, ls, a.engine.part)
 	p.part = joined(p.joint, ls, m.part)
 	p.within = joined("", ls, m.within)
 	if a.summand > 0 {

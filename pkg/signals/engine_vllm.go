@@ -20,7 +20,7 @@ var vllm = &Engine{
 		// gpu_cache_usage_perc until 0.9.2, both until 0.11. The engines of a pod have equally many
 		// blocks, so the fraction of the pod is their mean.
 		KVUsed:     {kind: Gauge, spellings: vllmNames("kv_cache_usage_perc", "gpu_cache_usage_perc"), fold: Mean, valid: fraction},
-		KVCapacity: {kind: Gauge, spellings: vllmNames("cache_config_info"), read: vllmCacheTokens, fold: Max, ofAll: true},
+		KVCapacity: {kind: Gauge, spellings: vllmNames("cache_config_info"), read: vllmCacheTokens, fold: MaxOfTarget, ofAll: true},
 		TTFT:       {kind: Histogram, spellings: vllmNames("time_to_first_token_seconds"), edges: vllmTTFTEdges},
 		// Per request, since about 0.11. The older time_per_output_token_seconds is per engine output,
 		// which is another population: requests cannot be counted with it.
@@ -50,6 +50,8 @@ var vllm = &Engine{
 		declinedByEngines("vLLM"),
 		because("vLLM counts requests when they finish, and not when they arrive", Arrived),
 	),
+	// Ray writes all workers of a node on one target; engines of different workers have the same number.
+	worker: []string{"WorkerId"},
 	part:   []string{"engine", "model_name"},
 	model:  "model_name",
 	own:    true,

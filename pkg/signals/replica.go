@@ -3,6 +3,7 @@ package signals
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/inference-metrics/adapter/internal/window"
@@ -143,16 +144,23 @@ func (r *replica) fold(c Canonical, st *stat, of func([]window.Sample) float64) 
 	}
 	fold := r.engine.series[c].fold
 	var out float64
+	highest := map[string]float64{} // by target
 	for _, p := range st.parts {
 		var v float64
 		for _, s := range p.series {
 			v += of(s) * p.factor
 		}
-		if fold == Max {
+		switch fold {
+		case Max:
 			out = max(out, v)
-		} else {
+		case MaxOfTarget:
+			highest[p.target] = max(highest[p.target], v)
+		default:
 			out += v
 		}
+	}
+	for _, target := range slices.Sorted(maps.Keys(highest)) { // so that the sum is the same each time
+		out += highest[target]
 	}
 	if fold == Mean {
 		out /= float64(len(st.parts))

@@ -37,6 +37,7 @@ type stat struct {
 type part struct {
 	key     string
 	joint   string // as the parts of the other canonical series are told apart
+	target  string // what it was read from, and the worker behind it
 	newest  int64
 	factor  float64
 	series  [][]window.Sample     // of gauges and counters; several when the part is a sum
@@ -92,7 +93,7 @@ func partsOf(fs []found) []*part {
 	for i := range fs {
 		f := &fs[i]
 		if prev == nil || prev.part != f.part {
-			out = append(out, &part{key: f.part, joint: f.joint, newest: f.newest, factor: f.factor})
+			out = append(out, &part{key: f.part, joint: f.joint, target: f.target, newest: f.newest, factor: f.factor})
 			hists = nil
 		} else if prev.within == f.within && prev.le == f.le && f.mapping.kind != Histogram {
 			continue
