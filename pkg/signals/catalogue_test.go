@@ -129,7 +129,7 @@ func TestNames(t *testing.T) {
 		first = append(first, spellings[0])
 	}
 	want := []string{
-		"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
+		"vllm:num_requests_waiting", "vllm:num_requests_swapped", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
 		"vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_bucket",
 	}
 	if diff := cmp.Diff(want, first); diff != "" {
@@ -153,6 +153,9 @@ func TestGroupOf(t *testing.T) {
 	}{
 		{"vllm", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p"), "a/p", true},
 		{"vllm claims to be another pod", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a", "pod", "p", "exported_namespace", "b", "exported_pod", "q"), "a/p", true},
+		{"vllm, the kubelet's names of labels", labels.FromStrings("__name__", "vllm:num_requests_waiting", "pod_namespace", "a", "pod_name", "p"), "a/p", true},
+		{"vllm, relabelled by the example of old", labels.FromStrings("__name__", "vllm:num_requests_waiting", "kubernetes_namespace", "a", "kubernetes_pod_name", "p"), "a/p", true},
+		{"vllm, the namespace of another pair", labels.FromStrings("__name__", "vllm:num_requests_waiting", "kubernetes_namespace", "a", "pod_name", "p"), "", false},
 		{"no pod", labels.FromStrings("__name__", "vllm:num_requests_waiting", "namespace", "a"), "", false},
 		{"no namespace", labels.FromStrings("__name__", "vllm:num_requests_waiting", "pod", "p"), "", false},
 		{"dcgm, labels renamed by the scraper", labels.FromStrings("__name__", "DCGM_FI_DEV_GPU_UTIL", "namespace", "gpu", "pod", "exporter", "exported_namespace", "b", "exported_pod", "q"), "b/q", true},

@@ -14,7 +14,8 @@ var vllm = &Engine{
 	Prefix: "vllm_",
 	series: map[Canonical]mapping{
 		// With several API servers a gauge has no sample until the engine has made its first step.
-		Queue:         {kind: Gauge, spellings: vllmNames("num_requests_waiting"), match: notOfRouter, zeroWith: []Canonical{Running, KVUsed}},
+		// V0 counts apart who was swapped out of the batch, and waits for room in the cache.
+		Queue:         {kind: Gauge, spellings: vllmNames("num_requests_waiting"), also: [][]string{vllmNames("num_requests_swapped")}, match: notOfRouter, zeroWith: []Canonical{Running, KVUsed}},
 		QueueByReason: {kind: Gauge, spellings: vllmNames("num_requests_waiting_by_reason"), within: []string{"reason"}},
 		Running:       {kind: Gauge, spellings: vllmNames("num_requests_running"), match: notOfRouter, zeroWith: []Canonical{Queue, KVUsed}},
 		// gpu_cache_usage_perc until 0.9.2, both until 0.11. The engines of a pod have equally many
@@ -27,7 +28,7 @@ var vllm = &Engine{
 		TPOT:      {kind: Histogram, spellings: vllmNames("request_time_per_output_token_seconds"), edges: vllmTPOTEdges},
 		ITL:       {kind: Histogram, spellings: vllmNames("inter_token_latency_seconds", "time_per_output_token_seconds"), edges: vllmTPOTEdges},
 		E2E:       {kind: Histogram, spellings: vllmNames("e2e_request_latency_seconds"), edges: vllmE2EEdges},
-		QueueTime: {kind: Histogram, spellings: vllmNames("request_queue_time_seconds"), edges: vllmE2EEdges},
+		QueueTime: {kind: Histogram, spellings: vllmNames("request_queue_time_seconds", "time_in_queue_requests"), edges: vllmE2EEdges},
 		Rejected:  {kind: Counter, spellings: vllmNames("admission_rejections_total"), within: []string{"reason"}},
 		// V0 makes the series of a reason with the first request that finishes so.
 		Finished:       {kind: Counter, spellings: vllmNames("request_success_total"), within: []string{"finished_reason"}, lazy: true},
