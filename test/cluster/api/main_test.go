@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -56,49 +54,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		fmt.Println("skipped: a control plane is not short")
-		return
-	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background() // a signal ends this process, and all others die with it
-	keep := os.Getenv("IMA_ARTIFACTS")
-	fail := func(err error) int {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Dir: keep, HPASyncPeriod: 2 * time.Second, ScrapeInterval: time.Second, Progress: os.Stderr})
-	if err != nil {
-		return fail(err)
-	}
-	defer func() {
-		c.Stop()
-		if code == 0 && keep == "" {
-			os.RemoveAll(c.Dir)
-		} else {
-			fmt.Fprintf(os.Stderr, "data and logs of the control plane: %s\n", c.Dir)
-		}
-	}()
-	shared, bin = c, filepath.Join(c.Dir, "bin")
-	if service, err = c.NewBalancer(); err != nil {
-		return fail(err)
-	}
-	defer service.Close()
-	if err := prepare(ctx); err != nil {
-		return fail(err)
-	}
-	return m.Run()
+	cluster.Main(m, cluster.Options{HPASyncPeriod: 2 * time.Second, ScrapeInterval: time.Second}, prepare)
 }
 
 // prepare installs the adapter's API, and brings up the teams.
-func prepare(ctx context.Context) error {
-	if err := cluster.OwnBinaries(ctx, bin, "adapter", "engine-emulator"); err != nil {
-		return err
-	}
+func prepare(ctx context.Context, s *cluster.Shared) error {
+	shared, service, bin = s.Cluster, s.Service, s.Programs
 	if err := shared.Install(ctx, service.Address); err != nil {
 		return err
 	}

@@ -35,55 +35,16 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		fmt.Println("skipped: a control plane is not short")
-		return
-	}
 	// They wait for time to pass, mostly, however few processors there are.
 	_ = flag.Set("test.parallel", "8")
 	if soak {
 		hold = 30 * time.Second
 	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background() // a signal ends this process, and all others die with it
-	keep := os.Getenv("IMA_ARTIFACTS")
-	fail := func(err error) int {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	c, err := cluster.Start(ctx, cluster.Options{
-		Dir:            keep,
-		HPASyncPeriod:  hpaSync,
-		ScrapeInterval: time.Second,
-		Progress:       os.Stderr,
+	options := cluster.Options{HPASyncPeriod: hpaSync, ScrapeInterval: time.Second}
+	cluster.Main(m, options, func(ctx context.Context, s *cluster.Shared) error {
+		shared, service, bin = s.Cluster, s.Service, s.Programs
+		return s.Install(ctx, service.Address)
 	})
-	if err != nil {
-		return fail(err)
-	}
-	defer func() {
-		c.Stop()
-		if code == 0 && keep == "" {
-			os.RemoveAll(c.Dir)
-		} else {
-			fmt.Fprintf(os.Stderr, "data and logs of the control plane: %s\n", c.Dir)
-		}
-	}()
-	shared, bin = c, filepath.Join(c.Dir, "bin")
-	if err := cluster.OwnBinaries(ctx, bin, "adapter", "engine-emulator"); err != nil {
-		return fail(err)
-	}
-	if service, err = c.NewBalancer(); err != nil {
-		return fail(err)
-	}
-	defer service.Close()
-	if err := c.Install(ctx, service.Address); err != nil {
-		return fail(err)
-	}
-	return m.Run()
 }
 
 // config is the adapter's configuration file.

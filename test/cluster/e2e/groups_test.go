@@ -49,6 +49,7 @@ spec:
 // TestGroups finds the pods of objects in the real API server, as the adapter's service account with
 // the role that is shipped. CRDs come and go while it looks.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	ns := namespace(t)
 	fleets := schema.GroupResource{Group: "groups.example.com", Resource: "fleets"}

@@ -102,11 +102,7 @@ func deleteNamespace(t *testing.T, name string) {
 // per second fill them: a step takes 20 ms, whatever is in it.
 func startEmulator(t *testing.T, ns string, args ...string) *cluster.Emulator {
 	t.Helper()
-	dir, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := shared.StartEmulator(t.Context(), filepath.Join(dir, "engine-emulator"), ns, append([]string{
+	e, err := shared.StartEmulator(t.Context(), filepath.Join(programs, "engine-emulator"), ns, append([]string{
 		"--max-num-seqs=4", "--max-model-len=4096", "--num-gpu-blocks=1025",
 		"--step-base-seconds=0.02", "--step-prefill-token-seconds=0", "--step-prefill-pair-seconds=0",
 		"--step-sequence-seconds=0", "--step-context-token-seconds=0", "--step-jitter=0",
@@ -214,15 +210,11 @@ const adapterConfig = "window: 20s\nslo:\n  ttft: 2.5s\n  tpot: 100ms\n"
 // newAdapter starts an adapter that is not in the Service.
 func newAdapter(t *testing.T, args ...string) *cluster.Adapter {
 	t.Helper()
-	dir, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(config, []byte(adapterConfig), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	a, err := shared.StartAdapter(t.Context(), filepath.Join(dir, "adapter"),
+	a, err := shared.StartAdapter(t.Context(), filepath.Join(programs, "adapter"),
 		append([]string{"--config=" + config, "--collect-interval=1s"}, args...)...)
 	if err != nil {
 		t.Fatal(err)

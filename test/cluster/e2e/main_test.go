@@ -10,10 +10,6 @@ package e2e
 import (
 	"context"
 	"flag"
-	"fmt"
-	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,52 +27,16 @@ var (
 	shared *cluster.Cluster
 	// service is what the API server takes for the adapter's Service.
 	service *cluster.Balancer
-	// programs builds our own programs and returns their directory.
-	programs func() (string, error)
+	// programs is the directory of our own programs.
+	programs string
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		fmt.Println("skipped: a control plane is not short")
-		return
-	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background() // a signal ends this process, and all others die with it
-	keep := os.Getenv("IMA_ARTIFACTS")
-	c, err := cluster.Start(ctx, cluster.Options{
-		Dir:            keep,
-		HPASyncPeriod:  hpaSync,
-		ScrapeInterval: time.Second,
-		Progress:       os.Stderr,
+	// Those that are side by side wait for time to pass, mostly, however few processors there are.
+	_ = flag.Set("test.parallel", "8")
+	options := cluster.Options{HPASyncPeriod: hpaSync, ScrapeInterval: time.Second}
+	cluster.Main(m, options, func(ctx context.Context, s *cluster.Shared) error {
+		shared, service, programs = s.Cluster, s.Service, s.Programs
+		return s.Install(ctx, service.Address)
 	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		c.Stop()
-		if code == 0 && keep == "" {
-			os.RemoveAll(c.Dir)
-		} else {
-			fmt.Fprintf(os.Stderr, "data and logs of the control plane: %s\n", c.Dir)
-		}
-	}()
-	shared = c
-	programs = sync.OnceValues(func() (string, error) {
-		dir := filepath.Join(c.Dir, "bin")
-		return dir, cluster.OwnBinaries(ctx, dir, "adapter", "engine-emulator")
-	})
-	if service, err = c.NewBalancer(); err == nil {
-		defer service.Close()
-		err = c.Install(ctx, service.Address)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
 }

@@ -18,6 +18,7 @@ import (
 // them; without it the configuration holds again; the query's selector comes before both; and an
 // annotation that cannot be read is counted, and changes nothing.
 func TestObjectives(t *testing.T) {
+	t.Parallel()
 	ns := namespace(t)
 	engines := startEmulator(t, ns)
 	adapter := startAdapters(t, 1)[0]

@@ -25,6 +25,7 @@ import (
 // TestScaleOnObjects: an HPA on the latency of a Deployment, and one on the queue of a StatefulSet whose
 // engines are another's, both scale out under load and back in after it.
 func TestScaleOnObjects(t *testing.T) {
+	t.Parallel()
 	ns := namespace(t)
 	others := namespaceNamed(t, ns+"-sglang")
 	engines := startEmulator(t, ns)

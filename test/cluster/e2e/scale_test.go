@@ -10,6 +10,7 @@ import (
 // TestScale: an HPA on queue depth scales a Deployment out under a burst, until the queue is gone,
 // and in again after it.
 func TestScale(t *testing.T) {
+	t.Parallel()
 	ns := namespace(t)
 	engines := startEmulator(t, ns)
 	startAdapters(t, 1)

@@ -17,6 +17,7 @@ import (
 // TestSources: an adapter on Prometheus and one that scrapes by itself answer alike for the same
 // engines at the same instant.
 func TestSources(t *testing.T) {
+	t.Parallel()
 	const perSecond = 6 // on two replicas that serve four each
 	ns := namespace(t)
 	engines := startEmulator(t, ns)

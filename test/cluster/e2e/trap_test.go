@@ -14,6 +14,7 @@ import (
 // while a single request runs. Three Deployments get the same load; only the one on queue depth
 // follows it.
 func TestTrap(t *testing.T) {
+	t.Parallel()
 	// Engines of 16 seats, and requests that hold one for eight seconds: two per second fill a
 	// replica, and even the least load keeps some request running on each of six.
 	const (

@@ -25,44 +25,12 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if testing.Short() {
-		fmt.Println("skipped: a control plane is not short")
-		return
-	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background() // a signal ends this process, and all others die with it
-	keep := os.Getenv("IMA_ARTIFACTS")
-	c, err := cluster.Start(ctx, cluster.Options{
-		Dir: keep, HPASyncPeriod: *hpaSync, ScrapeInterval: time.Second, Progress: os.Stderr,
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		c.Stop()
-		if code == 0 && keep == "" {
-			os.RemoveAll(c.Dir)
-		} else {
-			fmt.Fprintf(os.Stderr, "data and logs of the control plane: %s\n", c.Dir)
-		}
-	}()
-	shared, bin = c, filepath.Join(c.Dir, "bin")
-	if err := prepare(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	cluster.Main(m, cluster.Options{HPASyncPeriod: *hpaSync, ScrapeInterval: time.Second}, prepare)
 }
 
 // prepare installs the adapter and the CRD of pools.
-func prepare(ctx context.Context) error {
-	if err := cluster.OwnBinaries(ctx, bin, "adapter", "engine-emulator"); err != nil {
-		return err
-	}
+func prepare(ctx context.Context, s *cluster.Shared) error {
+	shared, bin = s.Cluster, s.Programs
 	if err := shared.Apply(ctx, poolCRD); err != nil {
 		return err
 	}
