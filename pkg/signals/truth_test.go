@@ -725,9 +725,11 @@ func (v *view) search(what string, read int64, w time.Duration, union bool) [][]
 			}
 			k := key{s.key.instance, s.key.rank}
 			names[n][k] = append(names[n][k], stream{key: s.key, rs: rs, last: rs[len(rs)-1].t})
-			if before := untold(s.rs, rs[0]); len(before) > 0 && !levels[what] {
-				// It may be known that it was 0 before it was told for the first time.
-				names[n][k] = append(names[n][k], stream{key: s.key, rs: slices.Concat(before, rs), last: rs[len(rs)-1].t})
+			if !levels[what] { // it may be known from some time on that it was 0 before it was told for the first time
+				tells := func(r reading) bool { _, _, ok := r.telling(false, what); return ok }
+				for before := untold(v.of(s.key.instance), rs[0], tells); len(before) > 0; before = before[1:] {
+					names[n][k] = append(names[n][k], stream{key: s.key, rs: slices.Concat(before, rs), last: rs[len(rs)-1].t})
+				}
 			}
 		}
 	}
@@ -777,11 +779,23 @@ func (v *view) search(what string, read int64, w time.Duration, union bool) [][]
 // levels are what has no beginning: what gauges tell.
 var levels = map[string]bool{"queue": true, "running": true, "inflight": true, "kv": true}
 
-// untold are the readings of the engine before the first that tells something.
-func untold(rs []reading, first reading) []reading {
+// of are all readings of a target, in the order of time.
+func (v *view) of(instance string) []reading {
+	var out []reading
+	for _, s := range v.streams {
+		if s.key.instance == instance {
+			out = append(out, s.rs...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b reading) int { return cmp.Compare(a.t, b.t) })
+	return slices.CompactFunc(out, func(a, b reading) bool { return a.t == b.t })
+}
+
+// untold are the readings of the last minute before the first that tells something.
+func untold(rs []reading, first reading, tells func(reading) bool) []reading {
 	end := slices.IndexFunc(rs, func(r reading) bool { return r.t == first.t })
 	begin := end
-	for begin > 0 && rs[begin-1].life == first.life {
+	for begin > 0 && !tells(rs[begin-1]) && first.t-rs[begin-1].t <= time.Minute.Milliseconds() {
 		begin--
 	}
 	return rs[begin:end]
