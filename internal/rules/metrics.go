@@ -37,7 +37,7 @@ func newMetrics() *metrics {
 		}, []string{"rule"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts(opts("failures_total", "Queries of a rule that failed, by what was asked: query for values, discovery for which series there are.")), []string{"rule", "asked"}),
 		failed:   prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("failing", "1 while the newest query of a rule failed.")), []string{"rule"}),
-		refused: prometheus.NewGauge(prometheus.GaugeOpts(opts("file_refused", "1 while the file of --rules cannot be read as it is, and what it was before holds."))),
+		refused:  prometheus.NewGauge(prometheus.GaugeOpts(opts("file_refused", "1 while the file of --rules cannot be read as it is, and what it was before holds."))),
 	}
 }
 
